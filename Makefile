@@ -46,7 +46,7 @@ fuzz: .venv-fuzz/.installed
 	@PYTHONPATH=. .venv-fuzz/bin/python -m fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) \
 		$(foreach name,$(TARGETS),--target $(name))
 
-mutants: .venv/.coverage
+mutants: .venv/.installed
 	@$(BIN)/python -m mutants $(MUTANTS)
 	@$(BIN)/python -m mutants.barriers
 
@@ -77,10 +77,6 @@ clean:
 # A virtual environment is made anew when pyproject.toml has changed, and is complete when its stamp is there.
 .venv/.installed: pyproject.toml
 	@$(MAKE) --no-print-directory environment DIRECTORY=.venv EXTRA=dev
-
-.venv/.coverage: .venv/.installed
-	@$(BIN)/python $(PIP_INSTALL) 'coverage>=7.6'
-	@touch .venv/.coverage
 
 .venv-bench/.installed: pyproject.toml
 	@$(MAKE) --no-print-directory environment DIRECTORY=.venv-bench EXTRA=bench

@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mutants.coverage_map import CoverageMap, measure
+from mutants.coverage_map import measure
 from mutants.sample import AREAS, Key, Mutant, area_of, review, sample
-from mutants.trial import Outcome, attempt, copy_tree
+from mutants.trial import Outcome, Trial, copy_tree
 
 ROOT = Path(__file__).parents[1]
 LEAST_SHARE = 0.95
@@ -43,15 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     with TemporaryDirectory() as scratch:
         trees = [copy_tree(ROOT, Path(scratch) / f"tree{number}") for number in range(options.workers)]
-        covered: CoverageMap | int = options.neighbours
-        if not covered:
-            covered = measure(trees[0], options.cache / "coverage", test_files, options.workers)
+        covered = measure(trees[0], options.cache / "coverage", test_files, options.workers)
         source = trees[0] / "src/lbrx"
         mutants = [*([] if options.no_review else review(source)), *sample(source, options.seed, options.count)]
         known = known_outcomes(options.known, mutants)
         results = options.cache / "results.json"
         results.parent.mkdir(parents=True, exist_ok=True)
-        outcomes = _attempt_all(trees, covered, mutants, known, results)
+        trials = [Trial(tree, covered, test_files) for tree in trees]
+        outcomes = _attempt_all(trials, mutants, known, results)
     print(table(outcomes))
     return 0 if is_enough(outcomes) else 1
 
@@ -63,9 +62,6 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=2, help="mutants at a time")
     parser.add_argument("--no-review", action="store_true", help="leave out the mutants of the review")
     parser.add_argument("--known", type=Path, help="results of an earlier run: what it killed is not tried again")
-    parser.add_argument(
-        "--neighbours", type=int, default=0, metavar="N", help="measure nothing: run the N test files that seem nearest"
-    )
     parser.add_argument("--cache", type=Path, default=ROOT / ".mutants", help="folder of the coverage and the results")
     return parser
 
@@ -86,21 +82,21 @@ def known_outcomes(path: Path | None, mutants: Sequence[Mutant]) -> dict[Key, Ou
 
 
 def _attempt_all(
-    trees: list[Path], covered: CoverageMap | int, mutants: Sequence[Mutant], known: dict[Key, Outcome], results: Path
+    trials: Sequence[Trial], mutants: Sequence[Mutant], known: dict[Key, Outcome], results: Path
 ) -> list[Outcome]:
     """The outcomes of all mutants. Those known so far are always in the file of results."""
-    free: queue.Queue[Path] = queue.Queue()
-    for tree in trees:
-        free.put(tree)
+    free: queue.Queue[Trial] = queue.Queue()
+    for trial in trials:
+        free.put(trial)
     lock, started, outcomes = threading.Lock(), time.monotonic(), dict(known)
     tried = [mutant for mutant in mutants if mutant.key not in known]
 
     def run(mutant: Mutant) -> None:
-        tree = free.get()
+        trial = free.get()
         try:
-            outcome = attempt(tree, covered, mutant)
+            outcome = trial.attempt(mutant)
         finally:
-            free.put(tree)
+            free.put(trial)
         with lock:
             outcomes[mutant.key] = outcome
             entries = [_entry(outcomes[mutant.key]) for mutant in mutants if mutant.key in outcomes]
@@ -109,8 +105,10 @@ def _attempt_all(
             done = len(outcomes) - len(known)
             print(f"[{done}/{len(tried)} {minutes:.1f} min] {_line(outcome)}", flush=True)
 
-    with ThreadPoolExecutor(len(trees)) as pool:
+    with ThreadPoolExecutor(len(trials)) as pool:
         list(pool.map(run, tried))
+    for trial in trials:
+        trial.close()
     return [outcomes[mutant.key] for mutant in mutants]
 
 

@@ -9,9 +9,7 @@ import ast
 import gzip
 import hashlib
 import json
-import os
-import subprocess
-import sys
+import queue
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MEASURE_SECONDS = 900  # that one test file may take
+from mutants.running import WarmTests
+
+MEASURE_SECONDS = 900.0  # of processor time that one test file may take
 
 
 @dataclass
@@ -76,14 +76,24 @@ def measure(
     entries = {test: folder / f"{hashlib.sha256(test.encode()).hexdigest()[:16]}.json.gz" for test in test_files}
     digests = {test: hashlib.sha256((root / test).read_bytes()).hexdigest() for test in test_files}
     stale = [test for test in test_files if _load(entries[test]).get("digest") != digests[test]]
+    free: queue.Queue[WarmTests] = queue.Queue()
+    for _ in range(min(workers, len(stale))):
+        free.put(WarmTests(root, stale, "record"))
 
     def run(test: str) -> None:
-        record = _measure_file(root, folder, test)
+        warm = free.get()
+        try:
+            record = _measure_file(root, folder, test, warm)
+        finally:
+            free.put(warm)
         entries[test].write_bytes(gzip.compress(json.dumps({"digest": digests[test], **record}).encode()))
-        say(f"measured {test}: {len(record['seconds'])} tests, {sum(record['seconds'].values()):.0f} s")
+        failed = f", {len(record['failed'])} failed" if record["failed"] else ""
+        say(f"measured {test}: {len(record['seconds'])} tests, {sum(record['seconds'].values()):.0f} s{failed}")
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(run, stale))
+    while not free.empty():
+        free.get().close()
     covered = CoverageMap()
     for test in test_files:
         covered.add(_load(entries[test]))
@@ -97,22 +107,14 @@ def _load(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _measure_file(root: Path, folder: Path, test: str) -> dict[str, Any]:
+def _measure_file(root: Path, folder: Path, test: str, warm: WarmTests) -> dict[str, Any]:
     result = folder / f"{hashlib.sha256(test.encode()).hexdigest()[:16]}.tmp"
-    variables = {"MUTANTS_SOURCE": str(root / "src/lbrx"), "MUTANTS_RECORD": str(result)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants.recorder", test]
     try:
-        subprocess.run(
-            command,
-            cwd=root,
-            env={**os.environ, **variables, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
-            capture_output=True,
-            timeout=MEASURE_SECONDS,
-            check=False,
-        )
+        warm.start()
+        warm.run([test], MEASURE_SECONDS, record=result)
         return _compact(root, json.loads(result.read_text()))
-    except (subprocess.TimeoutExpired, FileNotFoundError):
-        return {"seconds": {}, "keys": {}, "masks": {}}
+    except FileNotFoundError:  # it took too long, or ended the process
+        return {"seconds": {}, "keys": {}, "masks": {}, "failed": [test]}
     finally:
         result.unlink(missing_ok=True)
 
@@ -132,4 +134,4 @@ def _compact(root: Path, record: dict[str, Any]) -> dict[str, Any]:
                     if 0 < line <= len(by_line):  # generated functions have lines of their own
                         mask |= bits[by_line[line - 1]]
                 masks.setdefault(source, {})[test] = f"{mask:x}"
-    return {"seconds": record["seconds"], "keys": keys, "masks": masks}
+    return {"seconds": record["seconds"], "keys": keys, "masks": masks, "failed": record["failed"]}

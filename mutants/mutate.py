@@ -32,7 +32,8 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitOr: ast.BitAnd,
 }
 _LEAVING = (ast.Raise, ast.Return, ast.Continue, ast.Break)
-_NOT_SWAPPED = ("isinstance", "issubclass", "getattr", "hasattr", "setattr", "cast", "min", "max")  # fails, or is equal
+_NOT_SWAPPED = ("isinstance", "issubclass", "getattr", "hasattr", "setattr", "cast")  # fails
+_SYMMETRIC = ("min", "max", "minimum", "maximum", "gcd", "lcm", "array_equal", "samefile")
 _Change = tuple[str, ast.stmt | ast.expr, str]  # operator, node, and the new text of the node
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -158,7 +159,15 @@ def _expressions(node: ast.AST) -> Iterator[ast.expr]:
     if isinstance(node, ast.expr):
         yield node
     for child in ast.iter_child_nodes(node):
-        yield from _expressions(child)
+        if not (isinstance(node, ast.Call) and _is_without_effect(node, child)):
+            yield from _expressions(child)
+
+
+def _is_without_effect(call: ast.Call, child: ast.AST) -> bool:
+    """Any negative number infers a dimension in `reshape`. `strict` is an assertion in `zip`."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    is_inferred = name == "reshape" and ast.unparse(child) == "-1"
+    return is_inferred or (name == "zip" and isinstance(child, ast.keyword))
 
 
 def _of_expression(node: ast.expr) -> Iterator[_Change]:
@@ -203,7 +212,7 @@ def _constant(node: ast.Constant) -> Iterator[_Change]:
 def _swapped(node: ast.Call) -> Iterator[_Change]:
     if len(node.args) < 2 or any(isinstance(argument, ast.Starred) for argument in node.args[:2]):
         return
-    if isinstance(node.func, ast.Name) and node.func.id in _NOT_SWAPPED:
+    if ast.unparse(node.func).rpartition(".")[2] in (*_NOT_SWAPPED, *_SYMMETRIC):
         return
     changed = copy.deepcopy(node)
     changed.args[:2] = [changed.args[1], changed.args[0]]

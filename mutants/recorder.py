@@ -1,23 +1,57 @@
-"""A pytest plugin that records which tests execute which lines: ``pytest -p mutants.recorder``.
+"""A pytest plugin that records the processor time of each test, also of its processes, and the lines that it runs.
 
-The environment names the sources (``MUTANTS_SOURCE``) and the file for the result (``MUTANTS_RECORD``): JSON with the
-processor seconds of each test, also those of its processes, and the lines that it executes, by source. Lines of
-subprocesses and of compiled kernels do not count.
+Tests that fail are left out. Lines of subprocesses and of compiled kernels do not count.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import coverage
 import pytest
 
-_SOURCE = Path(os.environ["MUTANTS_SOURCE"])
-_measured = coverage.Coverage(data_file=None, source=[str(_SOURCE)], config_file=False)
-_seconds: dict[str, float] = {}
+from mutants.instrument import Recording
+
+
+class Recorder:
+    """Writes JSON to ``path`` at the end: ``seconds`` of each test, and its ``lines`` by source."""
+
+    def __init__(self, recording: Recording, path: Path) -> None:
+        self._recording, self._path = recording, path
+        self._seconds: dict[str, float] = {}
+        self._lines: dict[str, dict[str, list[int]]] = {}
+        self._failed: set[str] = set()
+        self._shared: dict[str, list[dict[str, list[int]]]] = {}  # lines of wider fixtures, by test file
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._recording.clear()
+        started = _processor_seconds()
+        result = yield
+        self._seconds[item.nodeid] = _processor_seconds() - started
+        self._lines[item.nodeid] = self._recording.lines()
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
+        result = yield
+        if fixturedef.scope != "function":
+            self._shared.setdefault(_file(request.node.nodeid), []).append(self._recording.lines())
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        seconds = {test: spent for test, spent in self._seconds.items() if test not in self._failed}
+        lines = {test: _joined([self._lines[test], *self._shared.get(_file(test), [])]) for test in seconds}
+        text = json.dumps({"seconds": seconds, "lines": lines, "failed": sorted(self._failed)})
+        self._path.write_text(text)
 
 
 def _processor_seconds() -> float:
@@ -25,26 +59,9 @@ def _processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def pytest_sessionstart() -> None:
-    _measured.start()
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    _measured.switch_context(item.nodeid)
-    started = _processor_seconds()
-    result = yield
-    _seconds[item.nodeid] = _processor_seconds() - started
-    return result
-
-
-def pytest_sessionfinish() -> None:
-    _measured.stop()
-    data = _measured.get_data()
-    lines: dict[str, dict[str, list[int]]] = {test: {} for test in _seconds}
-    for file in data.measured_files():
-        source = Path(file).relative_to(_SOURCE).as_posix()
-        for line, tests in data.contexts_by_lineno(file).items():
-            for test in filter(None, tests):
-                lines[test].setdefault(source, []).append(line)
-    Path(os.environ["MUTANTS_RECORD"]).write_text(json.dumps({"seconds": _seconds, "lines": lines}))
+def _joined(parts: Sequence[dict[str, list[int]]]) -> dict[str, list[int]]:
+    return {file: sorted({line for part in parts for line in part.get(file, ())}) for part in parts for file in part}

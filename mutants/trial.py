@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -15,22 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from tempfile import TemporaryDirectory
-
-import psutil
 
 from mutants.coverage_map import CoverageMap, line_keys
+from mutants.running import WarmTests, run_cold
 from mutants.sample import Mutant
 
 FIRST_TESTS, FIRST_SECONDS = 60, 20.0  # of a quick selection, which kills most
 ALL_SECONDS = 150.0  # of all tests that are run for a mutant
 LEAST_TESTS = 8  # with fewer, the tests of the folder that mirrors the source are run as well
-FAR_TESTS = ("tests/devices/metal", "tests/docs", "tests/cluster", "tests/test_mutants", "tests/test_soak")
-NEIGHBOUR_SECONDS = 400.0  # of processor time for them
+LEAST_SECONDS, FOLDER_SECONDS = 60.0, 100.0  # of processor time, for any tests, and for those that are not measured
 MOST_BROKEN = 3  # tests in a group that fail without the mutant, too
-HANGING = 5  # times as long by the clock as the processor time that a run may take
-MOST_BYTES = 6 << 30  # resident memory of a test run
-_passing: set[str] = set()  # tests that were seen to pass without a mutant
 _PYTEST_FAILED = (1, 2, 3, 4)  # failures, interruption, errors of collection
 
 
@@ -52,6 +43,8 @@ class Outcome:
 def copy_tree(root: Path, target: Path) -> Path:
     """Copy what tests need of a checkout."""
     shutil.copytree(root, target, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    compiling = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "src"]  # a mutant may have any time
+    subprocess.run([sys.executable, *compiling], cwd=target, check=True)
     return target
 
 
@@ -78,7 +71,8 @@ def selected(covered: CoverageMap, mutant: Mutant, original: str) -> list[list[s
         if seconds <= ALL_SECONDS:
             rest.append(test)
     folder = f"tests/{Path(mutant.file).parent.as_posix()}"
-    return [quick, rest, [folder] if len(tests) < LEAST_TESTS else []]
+    by_cost = sorted(quick, key=lambda test: (covered.seconds[test], test))
+    return [by_cost, rest, [folder] if len(tests) < LEAST_TESTS else []]
 
 
 def _nearness(test_file: str, source: str) -> int:
@@ -87,132 +81,77 @@ def _nearness(test_file: str, source: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def neighbours(tree: Path, mutant: Mutant, most_files: int) -> list[list[str]]:
-    """Test files for a mutant if it is not known which tests execute it: those that name its module, those
-    of its folder, and those of other folders that use most of its words."""
-    module = f"lbrx.{mutant.file.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}"
-    parent, _, name = module.rpartition(".")
-    imports = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import .*\b{re.escape(name)}\b")
-    words = re.compile("|".join({*name.split("_"), mutant.function.rpartition(".")[2]}))
-    texts = {
-        path.relative_to(tree).as_posix(): path.read_text() for path in sorted((tree / "tests").rglob("test_*.py"))
-    }
-    naming = [file for file in texts if imports.search(texts[file]) and not file.startswith(FAR_TESTS)]
-    naming.sort(key=lambda file: (-_nearness(file, mutant.file), len(texts[file])))
-    folder = Path("tests", mutant.file).parent
-    near = [file for file in texts if Path(file).parent == folder and file not in naming]
-    others = [file for file in texts if file not in {*naming, *near} and not file.startswith(FAR_TESTS)]
-    for files in (near, others):
-        files.sort(key=lambda file: -len(words.findall(texts[file])) / len(texts[file]))
-    chosen = [*naming[:2], *near[:3], *others[:2], *near[3:], *naming[2:], *others[2:]]
-    return [chosen[:2], chosen[2:most_files]]
+class Trial:
+    """Tries mutants in a copy of the tree."""
 
+    def __init__(self, tree: Path, covered: CoverageMap, test_files: Sequence[str]) -> None:
+        self._tree, self._covered = tree, covered
+        self._warm = WarmTests(tree, test_files)
+        self._passing: set[str] = set()  # tests that were seen to pass without a mutant
 
-def attempt(tree: Path, covered: CoverageMap | int, mutant: Mutant) -> Outcome:
-    """Put the mutant into the tree, run tests until one fails, and put the original back.
+    def attempt(self, mutant: Mutant) -> Outcome:
+        """Put the mutant into the tree, run tests until one fails, and put the original back.
 
-    Without a map there are so many test files of `neighbours`.
-    """
-    path = tree / "src/lbrx" / mutant.file
-    original = path.read_text()
-    started = time.monotonic()
-    count = 0
-    broken: list[str] = []  # tests that fail without the mutant, too
-    if isinstance(covered, CoverageMap):
-        groups = selected(covered, mutant, original)
-    else:
-        groups = neighbours(tree, mutant, covered)
-    groups[0].insert(0, str(path.relative_to(tree)))  # its own examples
-    for tests in filter(None, groups):
-        count += len(tests)
-        seconds = NEIGHBOUR_SECONDS
-        if isinstance(covered, CoverageMap):
-            seconds = 60 + 4 * sum(covered.seconds.get(test, 0.0) for test in tests)
-        for _ in range(MOST_BROKEN):
+        What survives in a warm process is tried in a new one: only there is a module imported with the mutant.
+        """
+        self._warm.start()
+        path = self._tree / "src/lbrx" / mutant.file
+        original = path.read_text()
+        started = time.monotonic()
+        quick, rest, folder = selected(self._covered, mutant, original)
+        own = path.relative_to(self._tree).as_posix()  # its examples
+        count = 0
+        for tests, is_warm in (([own, *quick], True), (rest, True), ([own, *folder, *quick], False)):
+            count += len(tests) if is_warm else len(folder)
+            change = (str(path), original, mutant.text) if is_warm else None
+            result, killer = self._first_failure(tests, path, original, mutant.text, change)
+            if result != "survived":
+                return Outcome(mutant, result, count, time.monotonic() - started, killer)
+        return Outcome(mutant, "survived", count, time.monotonic() - started)
+
+    def close(self) -> None:
+        self._warm.close()
+
+    def _first_failure(
+        self, tests: Sequence[str], path: Path, original: str, changed: str, change: tuple[str, str, str] | None
+    ) -> tuple[str, str]:
+        """How tests end with a mutant, and the one that fails; those that fail without it as well do not count."""
+        seconds = LEAST_SECONDS + 4 * sum(self._covered.seconds.get(test, FOLDER_SECONDS) for test in tests)
+        broken: list[str] = []
+        for _ in range(MOST_BROKEN if tests else 0):
             try:
-                path.write_text(mutant.text)
-                result, killer = _run(tree, tests, seconds, broken)
+                path.write_text(changed)
+                result, killer = self._run([*tests, *(f"--deselect={test}" for test in broken)], seconds, change)
             finally:
                 path.write_text(original)
-            if result == "timeout" or (result == "killed" and _passes(tree, killer)):
-                return Outcome(mutant, result, count, time.monotonic() - started, killer)
-            if result == "survived":
-                break
+            if result != "killed" or self._passes(killer, change is not None):
+                return result, killer
             broken.append(killer.partition(" ")[2])
-    return Outcome(mutant, "survived", count, time.monotonic() - started)
+        return "survived", ""
 
+    def _passes(self, killer: str, is_warm: bool) -> bool:
+        """Whether the test that failed passes without the mutant: else it shows nothing."""
+        word, _, test = killer.partition(" ")
+        if word not in ("FAILED", "ERROR"):
+            return True  # pytest itself did not get through
+        unchanged = ("", "", "") if is_warm else None
+        if test not in self._passing and any(
+            self._run([test], LEAST_SECONDS + FOLDER_SECONDS, unchanged)[0] == "survived" for _ in range(2)
+        ):
+            self._passing.add(test)
+        return test in self._passing
 
-def _passes(tree: Path, killer: str) -> bool:
-    """Whether the test that failed passes without the mutant: else it shows nothing."""
-    word, _, test = killer.partition(" ")
-    if word not in ("FAILED", "ERROR"):
-        return True  # pytest itself did not get through
-    if test not in _passing and any(_run(tree, [test], NEIGHBOUR_SECONDS, ())[0] == "survived" for _ in range(2)):
-        _passing.add(test)
-    return test in _passing
-
-
-def _run(tree: Path, tests: Sequence[str], most_seconds: float, broken: Sequence[str]) -> tuple[str, str]:
-    with TemporaryDirectory() as scratch:
-        listed = Path(scratch) / "tests"
-        listed.write_text("\n".join([*tests, *(f"--deselect={test}" for test in broken)]))
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
-        command += ["--doctest-modules", f"--basetemp={scratch}/pytest", f"@{listed}"]
-        process = subprocess.Popen(
-            command,
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output = _output_within(process, most_seconds)
-        finally:
-            _end(process)
-    if output is None:
-        return "timeout", ""
-    if process.returncode in _PYTEST_FAILED or process.returncode < 0:
-        failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        return "killed", failed[0].split(" - ")[0] if failed else f"status {process.returncode}"
-    return "survived", ""
-
-
-def _output_within(process: subprocess.Popen[str], most_seconds: float) -> str | None:
-    """What a test run prints, or None if it hangs, or takes too much processor time or memory.
-
-    Processor time, not the clock: other work on the machine must not look like a hang.
-    """
-    started = time.monotonic()
-    while True:
-        try:
-            return process.communicate(timeout=2)[0]
-        except subprocess.TimeoutExpired:
-            seconds, size = _use(process.pid)
-            is_hanging = time.monotonic() - started > HANGING * most_seconds
-            if is_hanging or seconds > most_seconds or size > MOST_BYTES:
-                return None
-
-
-def _use(pid: int) -> tuple[float, int]:
-    """Processor seconds and resident bytes of a process and all that it started."""
-    seconds, size = 0.0, 0
-    try:
-        root = psutil.Process(pid)
-        for process in [root, *root.children(recursive=True)]:
-            times = process.cpu_times()
-            seconds += times.user + times.system + times.children_user + times.children_system
-            size += process.memory_info().rss
-    except psutil.NoSuchProcess:  # ended meanwhile: the next look has what is left
-        pass
-    return seconds, size
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a test run with all processes that it started."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
+    def _run(
+        self, arguments: Sequence[str], most_seconds: float, change: tuple[str, str, str] | None
+    ) -> tuple[str, str]:
+        """The result of tests, and the one that failed: in a warm process if there is a change for it."""
+        if change is None:
+            status, output = run_cold(self._tree, ["-x", *arguments], most_seconds)
+        else:
+            status, output = self._warm.run(["-x", *arguments], most_seconds, change if change[0] else None)
+        if status is None:
+            return "timeout", ""
+        if status in _PYTEST_FAILED or status < 0:
+            failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+            return "killed", failed[0].split(" - ")[0] if failed else f"status {status}"
+        return "survived", ""

@@ -44,7 +44,7 @@ def test_every_operator(line: str, operator: str, changed: str) -> None:
 def test_what_is_left_out() -> None:
     source = (
         'LIMIT = 5 + 1\n\ndef f(a: int | None = 3) -> int | None:\n    """Text."""\n    assert a > 1\n    import os\n'
-        '    raise ValueError(f"{a + 1}", 2)\n'
+        '    b = zip(a.reshape(-1), strict=True)\n    raise ValueError(f"{a + 1}", 2)\n'
     )
     assert mutations(source) == []
 
