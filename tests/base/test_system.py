@@ -391,3 +391,17 @@ def test_files_are_not_mapped_by_python() -> None:
     ]
     assert {name for name, _ in calls} >= {"mapping.py", "arena.py"}
     assert {descriptor for _, descriptor in calls} == {"-1"}
+
+
+def test_a_file_system_without_writes_past_the_cache() -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux has such writes")
+    assert system.open_past_cache("/proc/self/comm") is None
+
+
+def test_public_names_are_found_once() -> None:
+    import lbrx.memory
+
+    vars(lbrx.memory).pop("ReadAhead", None)
+    found = lbrx.memory.ReadAhead
+    assert vars(lbrx.memory)["ReadAhead"] is found

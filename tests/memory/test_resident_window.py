@@ -43,6 +43,23 @@ def test_spans_of_mappings_that_are_gone_do_not_accumulate(tmp_path: Path) -> No
     assert len(window._spans) <= resident._MAX_SPANS
 
 
+def test_a_span_that_is_touched_again_keeps_its_whole_length(tmp_path: Path) -> None:
+    path = tmp_path / "raw"
+    path.write_bytes(bytes(1 << 16))
+    window = ResidentWindow()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        mapping = map_readonly(descriptor, 0, 1 << 16)
+        assert mapping is not None
+        pinned = PinnedMapping(mapping)
+        for length in (100, 40, 70):
+            window.touched(pinned, 0, length)
+    finally:
+        os.close(descriptor)
+    assert window._bytes == 100
+    assert [length for _, length in window._spans.values()] == [100]
+
+
 def test_a_full_window_drops_its_oldest_quarter_and_keeps_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "raw"
     path.write_bytes(bytes(1 << 16))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import lbrx
-from lbrx.memory.scratch import ResultPool
+from lbrx.memory.scratch import SMALLEST_POOLED_BYTES, ResultPool
 
 MEBI = 1 << 20
 
@@ -34,3 +34,11 @@ def test_results_that_live_side_by_side_keep_their_values() -> None:
     x = lbrx.tensor(np.arange(MEBI, dtype=np.float32))
     results = [(x + number).numpy() for number in range(4)]
     assert [int(result[10]) for result in results] == [10, 11, 12, 13]
+
+
+def test_small_results_are_not_pooled() -> None:
+    pool = ResultPool(limit_bytes=1 << 30)
+    assert pool.take(SMALLEST_POOLED_BYTES - 1).nbytes == SMALLEST_POOLED_BYTES - 1
+    assert pool.known_bytes == 0
+    pool.take(SMALLEST_POOLED_BYTES)
+    assert pool.known_bytes >= SMALLEST_POOLED_BYTES

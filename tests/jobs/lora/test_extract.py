@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import lbrx
-from lbrx.jobs.lora import ExtractOptions, extract_adapter, open_with_adapter
+from lbrx.jobs.lora import Extraction, ExtractOptions, extract_adapter, open_with_adapter
 from support.peft_fixture import BF16, Arrays, base_arrays, model, random_array
 
 Q_WEIGHT = "model.layers.0.self_attn.q_proj.weight"
@@ -293,3 +293,22 @@ def test_errors_leave_nothing_behind(tmp_path: Path) -> None:
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(lbrx.UsageError, match=message):
         ExtractOptions(**options)
+
+
+def test_the_share_that_was_captured() -> None:
+    assert Extraction(squares=4.0, left_over=1.0).captured_energy == 0.75
+    assert Extraction().captured_energy == 1.0
+
+
+def test_rounding_that_costs_several_ranks(tmp_path: Path) -> None:
+    base = {"up_proj.weight": random_array(1, 60, 50)}
+    left, right = np.linalg.qr(random_array(3, 60, 50))[0], np.linalg.qr(random_array(4, 50, 50))[0]
+    values = np.concatenate([np.full(10, 10.0), np.full(40, 0.05)])
+    tuned = {"up_proj.weight": (base["up_proj.weight"] + (left * values) @ right).astype(np.float32)}
+    options = ExtractOptions(max_error=0.005, dtype="bf16")
+    (captured,) = extract_adapter(model(tuned), model(base), tmp_path / "a", options).captured
+    missing = np.sqrt(np.cumsum(values[::-1] ** 2)[::-1] / np.sum(values**2))
+    assert missing[captured.rank - 2] < 0.005  # two less would do without rounding
+    assert captured.relative_error <= 0.005
+    fewer = ExtractOptions(rank=captured.rank - 1, dtype="bf16")
+    assert extract_adapter(model(tuned), model(base), tmp_path / "b", fewer).captured[0].relative_error > 0.005

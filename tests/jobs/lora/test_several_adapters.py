@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,25 @@ def test_modules_that_are_left_out(tmp_path: Path) -> None:
     assert not any("mlp" in each.name or "k_proj" in each.name for each in extraction.captured)
     assert extraction.saved == ["model.norm.weight"]
     assert {each.reason for each in extraction.left_out} >= {"its module was excluded"}
+
+
+def test_experts_of_another_shape(tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "a", expert_factors(), lora_alpha=4, target_parameters=TARGETS)
+    base = {
+        f"{OWNER}.gate_up_proj": lbrx.zeros((EXPERTS, 2 * INNER, HIDDEN)),
+        f"{OWNER}.down_proj": lbrx.zeros((EXPERTS, HIDDEN, INNER + 1)),
+    }
+    shape = (EXPERTS, HIDDEN, INNER)
+    with pytest.raises(
+        lbrx.ShapeError,
+        match=re.escape(f"make a stack of shape {shape}, but the model has {base[f'{OWNER}.down_proj'].shape}"),
+    ):
+        open_with_adapter(base, adapter)
+
+
+def test_factors_that_belong_to_no_parameter(tmp_path: Path) -> None:
+    targets = [f"{OWNER}.{name}".removeprefix("model.") for name in ("gate_up_proj", "other_proj")]
+    adapter = write_adapter(tmp_path / "a", expert_factors(), lora_alpha=4, target_parameters=targets)
+    base = {f"{OWNER}.{name}": lbrx.zeros((EXPERTS, 2 * INNER, HIDDEN)) for name in ("gate_up_proj", "other_proj")}
+    with pytest.raises(lbrx.FormatError, match="cannot be assigned to its parameters gate_up_proj, other_proj"):
+        open_with_adapter(base, adapter)

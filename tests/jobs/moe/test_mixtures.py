@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 import lbrx
 from lbrx.errors import FileError, LbrxError, UsageError
@@ -409,6 +411,7 @@ def test_a_qwen3_moe_model(tmp_path: Path) -> None:
         np.testing.assert_array_equal(written[norm], made["base"][norm])
         assert written[f"{prefix}mlp.gate.weight"].shape == (2, HIDDEN)
     expected_keys = {"num_experts": 2, "moe_intermediate_size": INNER, "norm_topk_prob": True, "head_dim": 2}
+    expected_keys |= {"use_sliding_window": False, "mlp_only_layers": []}
     assert settings.items() >= {"model_type": "qwen3_moe", "decoder_sparse_step": 1, **expected_keys}.items()
     assert lbrx.open_model(tmp_path / "out").logits([1, 2]).shape == (2, settings["vocab_size"])
 
@@ -432,4 +435,28 @@ def test_a_deepseek_model(tmp_path: Path, has_shared: bool) -> None:
             expected = made["c"][f"{prefix}down_proj.weight"] * np.float32(0.5)
             np.testing.assert_array_equal(written[f"{prefix}shared_experts.down_proj.weight"], expected)
     assert settings["architectures"] == ["DeepseekForCausalLM"]
+    every_layer = {"first_k_dense_replace": 0, "moe_layer_freq": 1, "moe_intermediate_size": INNER}
+    assert settings.items() >= {"scoring_func": "softmax", "norm_topk_prob": True, **every_layer}.items()
     assert (settings["n_routed_experts"], settings["n_shared_experts"]) == (2, 1 if has_shared else None)
+
+
+def hidden_recipe(first: str) -> str:
+    experts = f"{{source_model: a, positive_prompts: ['{first}']}}, {{source_model: a, positive_prompts: [poem]}}"
+    return f"{{base_model: a, experts: [{experts}]}}"
+
+
+def test_a_prompt_may_fill_the_context(tmp_path: Path) -> None:
+    write_model(tmp_path / "a", tensors(0), config("llama", max_position_embeddings=4), has_tokenizer=True)
+    assert plan_of(hidden_recipe("sum of two"), tmp_path).tensors  # and <s>
+    with pytest.raises(UsageError, match="a prompt of an expert has 5 tokens; expected at most 4, the context"):
+        plan_of(hidden_recipe("sum of two two"), tmp_path)
+
+
+def test_a_tokenizer_that_adds_tokens_adds_none_to_prompts(tmp_path: Path) -> None:
+    write_model(tmp_path / "a", tensors(0), config("llama"), has_tokenizer=True)
+    name = "model.layers.0.block_sparse_moe.gate.weight"
+    expected = plan_of(hidden_recipe("sum of two"), tmp_path).tensors[name].numpy()
+    tokenizer = Tokenizer.from_file(str(tmp_path / "a/tokenizer.json"))
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A <s>", special_tokens=[("<s>", 5)])
+    tokenizer.save(str(tmp_path / "a/tokenizer.json"))
+    np.testing.assert_array_equal(plan_of(hidden_recipe("sum of two"), tmp_path).tensors[name].numpy(), expected)

@@ -104,3 +104,9 @@ def test_a_recipe_that_cannot_be_read(tmp_path: Path) -> None:
 def test_one_expert_needs_no_other_prompts() -> None:
     text = "{base_model: a, experts_per_token: 1, experts: [{source_model: a, positive_prompts: [x]}]}"
     assert parse_moe_recipe(text).experts[0].positive_prompts == ("x",)
+
+
+def test_a_file_has_one_recipe() -> None:
+    recipe = "{base_model: a, gate_mode: random, experts: [{source_model: a}, {source_model: b}]}"
+    with pytest.raises(RecipeError, match=r"^two.yml:1: the file has 2 documents; expected one recipe of a mixture"):
+        parse_moe_recipe(f"{recipe}\n---\n{recipe}\n", "two.yml")

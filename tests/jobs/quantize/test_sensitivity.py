@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import lbrx
 from lbrx.demo.models import demo_models
 from lbrx.errors import UsageError
 from lbrx.jobs.quantize import QuantizeOptions, plan_quantize
-from lbrx.jobs.quantize.sensitivity import read_sensitivities
+from lbrx.jobs.quantize.sensitivity import Trial, _tried, read_sensitivities
 from lbrx.models.inference import open_model
 from lbrx.models.inference.divergence import DivergenceRun
 from lbrx.models.inference.watching import gguf_names, matrices_by_name
@@ -174,3 +175,9 @@ def test_the_command_draws_the_front(
         ).out
     )
     assert found["measured_error"] < plan["measured_error"]  # nats, not shares of squares
+
+
+def test_predictions_that_are_not_finite() -> None:
+    trial = Trial("w", ("q4_0", "q8_0"), lambda _type, values, _item: values)
+    with pytest.raises(UsageError, match="predictions with 'w' as q4_0 are not finite"):
+        _tried(trial, open_model(SHIPPED.prose), lambda _encode: math.inf)

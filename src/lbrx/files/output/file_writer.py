@@ -182,34 +182,37 @@ class DirectWriter(FileWriter):
             raise self._error
 
     def _work(self) -> None:
-        while True:
+        """Write pieces. An error is raised in the thread that submits the next one or waits for the end."""
+        try:
+            while (taken := self._take()) is not None:
+                number, offset, scratch = taken
+                try:
+                    self._write_blocks(offset, scratch)
+                finally:
+                    _arena_of(scratch.size).put(scratch)
+                self._note_written(number)
+        except BaseException as error:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_stopped)
-                if self._is_stopped:
-                    return
-                offset, scratch = self._next()
-                self._taken += 1
-                number = self._taken
-                self._at_hand.add(number)
-                self._changed.notify_all()
-            error = self._write_and_put_back(offset, scratch)
-            with self._changed:
-                if error is None:
-                    self._at_hand.remove(number)
-                    self.left_and_written = min(self._at_hand, default=self._taken + 1) - 1
-                else:
-                    self._is_stopped, self._error = True, error
+                self._is_stopped, self._error = True, error
                 self._changed.notify_all()
 
-    def _write_and_put_back(self, offset: int, scratch: Bytes) -> BaseException | None:
-        """Write a buffer. An error is raised in the thread that submits the next one or waits for the end."""
-        try:
-            self._write_blocks(offset, scratch)
-        except BaseException as error:
-            return error
-        finally:
-            _arena_of(scratch.size).put(scratch)
-        return None
+    def _take(self) -> tuple[int, int, Bytes] | None:
+        """Wait for the next piece: its number, offset and buffer. None if writing has stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_stopped)
+            if self._is_stopped:
+                return None
+            offset, scratch = self._next()
+            self._taken += 1
+            self._at_hand.add(self._taken)
+            self._changed.notify_all()
+            return self._taken, offset, scratch
+
+    def _note_written(self, number: int) -> None:
+        with self._changed:
+            self._at_hand.remove(number)
+            self.left_and_written = min(self._at_hand, default=self._taken + 1) - 1
+            self._changed.notify_all()
 
     def _write_blocks(self, offset: int, data: Bytes) -> None:
         """Write whole blocks past the cache; both ends, and blocks that the file system refuses, go through it."""

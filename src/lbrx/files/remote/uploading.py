@@ -49,8 +49,16 @@ def _put(source: Path, target: RemotePath, nbytes: int, options: dict[str, int])
         return
     from fsspec.asyn import sync
 
-    allowed_seconds = 2 * remote_settings.timeout_seconds + nbytes / _SLOWEST_BYTES_PER_SECOND
-    sync(remote.loop, remote._put_file, str(source), target.url, timeout=allowed_seconds, **options)
+    sync(remote.loop, remote._put_file, str(source), target.url, timeout=allowed_seconds(nbytes), **options)
+
+
+def allowed_seconds(nbytes: int) -> float:
+    """How long the upload of so many bytes may take.
+
+    >>> allowed_seconds(2 * _SLOWEST_BYTES_PER_SECOND) - allowed_seconds(0)
+    2.0
+    """
+    return 2 * remote_settings.timeout_seconds + nbytes / _SLOWEST_BYTES_PER_SECOND
 
 
 def remove(target: RemotePath) -> None:

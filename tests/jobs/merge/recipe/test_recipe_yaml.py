@@ -65,7 +65,9 @@ def test_dates_are_text() -> None:
 
 def test_aliases_cannot_multiply_without_end() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 4)]
+    assert len(parse_documents("\n".join(lines))) == 1
+    lines.append("a4: [*a3, *a3]")
     with pytest.raises(RecipeError, match=f"too many values after aliases are expanded; expected at most {MAX_NODES}"):
         parse_documents("\n".join(lines))
 
@@ -106,3 +108,10 @@ def test_damaged_recipe_is_read_or_refused_with_a_line(start: int, removed: int,
     text = (GOLDEN / "slerp_slices_gradient.yml").read_text()
     damaged = text[:start] + inserted + text[start + removed :]
     assert 0 <= line_of_error(damaged) <= damaged.count("\n") + 2
+
+
+def test_whole_numbers_are_bounded() -> None:
+    largest = (1 << 4096) - 1
+    assert one(f"a: {largest:#x}").entries["a"].value == largest
+    with pytest.raises(RecipeError, match="is not a value of the type"):
+        one(f"a: {largest + 1:#x}")

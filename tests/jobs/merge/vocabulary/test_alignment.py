@@ -137,3 +137,12 @@ def test_a_tensor_with_fewer_rows_than_tokens() -> None:
     tensors = {0: lbrx.tensor(A[:3].copy()), 1: lbrx.tensor(B), 2: lbrx.tensor(C)}
     with pytest.raises(ShapeError, match="model 0 has 3 rows, but its tokens need 4"):
         plan.aligned([0], tensors)
+
+
+def test_a_row_that_the_base_lacks_is_the_mean_of_its_owners() -> None:
+    plan = plan_vocabulary(TokenizerSpec("union"), VOCABULARIES, base=ModelRef("a"))
+    # <unk>, red, green, <s>, blue, <end>
+    a, b, c = aligned(plan)
+    check(a, [A[0], A[1], A[2], A[3], (B[2] + C[1]) / 2, B[3]])
+    check(b, [B[0], A[1], B[1], A[3], B[2], B[3]])
+    check(c, [C[0], A[1], A[2], A[3], C[1], B[3]])

@@ -46,7 +46,9 @@ _COMPARED_VALUES = (
     "scoring_func",
     "swiglu_limit",
 )
-_ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
+_ROPE_SECTIONS = ("rope_parameters", "rope_scaling")
+_ROPE_VALUES = ("rope_theta", "rope_local_base_freq", "partial_rotary_factor")
+_ROPE_KEYS = (*_ROPE_SECTIONS, *_ROPE_VALUES)
 _HEAD_DEFAULTS = {"num_key_value_heads": "num_attention_heads", "head_dim": HEAD_DIM}
 # Keys of a config.json with a meaning that stacking changes.
 _POSITION_KEYS = ("attention_types", "hidden_size_per_layer_input", "moe_layer_end_index", "num_kv_shared_layers")
@@ -303,9 +305,9 @@ def _rope_settings(own: Config, expected: Config) -> dict[str, tuple[Any, Any]]:
         ropes = [[rope_section(each, name) for name in (FULL_ATTENTION, SLIDING_ATTENTION)] for each in (own, expected)]
     except LbrxError:
         return {key: (_value(own, key), _value(expected, key)) for key in _ROPE_KEYS}
-    keys = dict.fromkeys((*_ROPE_KEYS[2:], "rope_type"))
+    keys = dict.fromkeys((*_ROPE_VALUES, "rope_type"))
     for config in (own, expected):
-        sections = [_value(config, key) for key in _ROPE_KEYS[:2]]
+        sections = [_value(config, key) for key in _ROPE_SECTIONS]
         sections += [section.get(FULL_ATTENTION) for section in sections if isinstance(section, Mapping)]
         keys |= {key: None for section in sections if isinstance(section, Mapping) for key in section}
     pairs = {key: (ropes[0][0].get(key), ropes[1][0].get(key)) for key in keys if key not in ("type", FULL_ATTENTION)}

@@ -48,8 +48,9 @@ class GramFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._layers, self.is_complete = 0, False
-        self._tensors: dict[str, list[Any]] = {}  # file, size, count, axis
+        self._layers: int
+        self.is_complete: bool
+        self._tensors: dict[str, list[Any]]  # file, size, count, axis
         self.reload()
 
     def reload(self) -> None:

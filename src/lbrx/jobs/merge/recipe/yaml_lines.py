@@ -312,9 +312,9 @@ def _shortened(text: str) -> str:
 def describe(node: YamlNode) -> str:
     """What a node is, for the end of an error message.
 
-    >>> (document,) = parse_documents("[1, yes]")
-    >>> describe(document), describe(document.items[1])
-    ('a list', 'the boolean yes')
+    >>> (document,) = parse_documents("[1, yes, {a: 1}]")
+    >>> describe(document), *[describe(item) for item in document.items[1:]]
+    ('a list', 'the boolean yes', 'a mapping')
     """
     match node:
         case YamlList():

@@ -118,7 +118,7 @@ def _donors(plan: VocabularyPlan, models: Sequence[int], available: Sequence[int
     first = [index for index in available if index in models or index == plan.base]
     others = [index for index in available if index not in first]
     own = {index: plan.row_numbers[index] != NO_ROW for index in available}
-    is_owned = np.logical_or.reduce([own[index] for index in first]) if first else np.zeros(plan.size, bool)
+    is_owned = np.logical_or.reduce([own[index] for index in first])  # the merged models are among them
     owners = {index: own[index] for index in first} | {index: own[index] & ~is_owned for index in others}
     donor = _by_rule(plan, owners)
     row = np.zeros(plan.size, np.int64)
