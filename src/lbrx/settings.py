@@ -1,4 +1,4 @@
-"""Settings of the process: number of threads, chunk size and default device.
+"""Settings of the process: number of threads, chunk size, default device and precision of activations.
 
 Results never depend on the number of threads or the chunk size.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 
 from lbrx.base import system
+from lbrx.base.build import build
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError, nearest
 from lbrx.registry import DEVICES
@@ -38,12 +40,17 @@ class Device(str):
 class Settings:
     """``threads``: number of worker threads. ``chunk_elements``: elements that a worker processes at a time.
     ``device``: the device for inputs that are in files or in CPU memory. ``raw``: open checkpoints whose quantization
-    lbrx cannot decode, and return the stored codes as values."""
+    lbrx cannot decode, and return the stored codes as values. ``activation_bits``: to how many bits models round
+    activations that are multiplied by quantized weights, 16 or 8 (`docs/computing.md`)."""
 
     threads: int
     chunk_elements: int = 1 << 20
     device: str = "cpu"
     raw: bool = False
+    activation_bits: int = 16
+
+
+ACTIVATION_BITS = (16, 8)
 
 
 def _threads_from_environment() -> int:
@@ -62,10 +69,31 @@ def _device_from_environment() -> str:
     return name
 
 
+def _activation_bits_from_environment() -> int:
+    text = os.environ.get("LBRX_ACTIVATION_BITS", "16")
+    if text not in map(str, ACTIVATION_BITS):
+        raise UsageError(f"LBRX_ACTIVATION_BITS is {text!r}; expected 16 or 8")
+    return int(text)
+
+
 compile_listeners: list[Callable[[], None]] = []
 """Called before a kernel is compiled, because that can take seconds."""
 
-settings = Settings(threads=_threads_from_environment(), device=_device_from_environment())
+settings = Settings(
+    threads=_threads_from_environment(),
+    device=_device_from_environment(),
+    activation_bits=_activation_bits_from_environment(),
+)
+
+
+def arithmetic_version() -> str:
+    """What the results of forward passes depend on besides models and texts; files that keep results compare it.
+
+    >>> arithmetic_version() == build()
+    True
+    """
+    bits = settings.activation_bits
+    return build() if bits == 16 else f"{build()}, activations in {bits} bits"
 
 
 @contextmanager
@@ -75,6 +103,7 @@ def using(
     chunk_elements: int | None = None,
     device: str | None = None,
     raw: bool | None = None,
+    activation_bits: int | None = None,
 ) -> Iterator[Settings]:
     """Change settings inside a ``with`` block.
 
@@ -88,12 +117,16 @@ def using(
         raise UsageError(f"chunk_elements is {chunk_elements}; expected at least 1")
     if device is not None:
         Device(device)  # raises for an unknown name
-    before = (settings.threads, settings.chunk_elements, settings.device, settings.raw)
+    if activation_bits is not None and activation_bits not in ACTIVATION_BITS:
+        raise UsageError(f"activation_bits is {activation_bits!r}; expected 16 or 8")
+    before = replace(settings)
     settings.threads = threads or settings.threads
     settings.chunk_elements = chunk_elements or settings.chunk_elements
     settings.device = device or settings.device
     settings.raw = settings.raw if raw is None else raw
+    settings.activation_bits = activation_bits or settings.activation_bits
     try:
         yield settings
     finally:
-        settings.threads, settings.chunk_elements, settings.device, settings.raw = before
+        for field in fields(before):
+            setattr(settings, field.name, getattr(before, field.name))

@@ -55,8 +55,8 @@ def product_bound(x: Array, weight: Array) -> npt.NDArray[np.float64]:
     return (x.shape[-1] + 1) * 2.0**-23 * (abs(x) @ abs(weight).T) + 1e-37
 
 
-def coded_bound(x: Array, weight: Array) -> npt.NDArray[np.float64]:
-    """What a vector coded as i16 adds to it: half a step of 1 / 32639 of the largest number of each block of 32."""
+def coded_bound(x: Array, weight: Array, bits: int = 16) -> npt.NDArray[np.float64]:
+    """What a coded vector adds to it: half a step of 1 / 32639 or 1 / 127 of the largest number of each block of 32."""
     largest = abs(x).reshape(len(x), -1, 32).max(-1)
     magnitudes = abs(weight).reshape(len(weight), -1, 32).sum(-1)
-    return (largest @ magnitudes.T) / 65278 + 2.0**-99 * abs(weight).sum(-1)
+    return (largest @ magnitudes.T) / (254 if bits == 8 else 65278) + 2.0**-99 * abs(weight).sum(-1)

@@ -81,6 +81,9 @@ READS_WEIGHTS = (
 )
 """Commands with the option ``--raw``."""
 
+RUNS_MODELS = ("generate", "chat", "score", "search", "imatrix", "quantize")
+"""Commands with the option ``--activation-bits``."""
+
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -209,6 +212,8 @@ def command_of(name: str) -> click.Command:
     chosen = command(name, _function(COMMANDS[name].target))
     if name in READS_WEIGHTS:
         chosen.params.append(_raw_option())
+    if name in RUNS_MODELS:
+        chosen.params.append(_activation_bits_option())
     return chosen
 
 
@@ -227,6 +232,23 @@ def _allow_raw_codes(context: click.Context, _option: click.Parameter, is_wanted
         from lbrx.settings import using
 
         context.with_resource(using(raw=True))
+
+
+def _activation_bits_option() -> click.Option:
+    return click.Option(
+        ["--activation-bits"],
+        type=click.Choice(["16", "8"]),
+        expose_value=False,
+        callback=_use_activation_bits,
+        help="Bits of activations times quantized weights: 8 is faster and less exact (default: 16).",
+    )
+
+
+def _use_activation_bits(context: click.Context, _option: click.Parameter, bits: str | None) -> None:
+    if bits is not None:
+        from lbrx.settings import using
+
+        context.with_resource(using(activation_bits=int(bits)))
 
 
 def _function(target: str) -> Callable[..., None]:

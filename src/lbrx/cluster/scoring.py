@@ -17,7 +17,7 @@ from lbrx.jobs.score.score import ScoreJob, ScoreRunner, warm_up
 from lbrx.jobs.score.tally import Tally, score_window
 from lbrx.jobs.score.windows import Window
 from lbrx.models.inference import LanguageModel, open_model
-from lbrx.settings import using
+from lbrx.settings import settings, using
 
 TASKS_PER_WORKER = 8
 
@@ -33,6 +33,7 @@ class ScoreOrder:
     has_reference: bool
     is_rounded: bool
     threads: int
+    activation_bits: int
 
 
 _opened: dict[str, tuple[LanguageModel, ...]] = {}
@@ -79,7 +80,8 @@ def _cluster_tallies(
 def _order(job: ScoreJob, threads: int) -> ScoreOrder:
     paths = tuple(model.path if is_remote(model.path) else model.path.resolve() for model in job.models)
     seen = tuple(_appearance(model) for model in job.models)
-    return ScoreOrder(uuid.uuid4().hex, paths, seen, tuple(job.ids), job.has_reference, job.is_rounded, threads)
+    computing = job.has_reference, job.is_rounded, threads, settings.activation_bits
+    return ScoreOrder(uuid.uuid4().hex, paths, seen, tuple(job.ids), *computing)
 
 
 def _appearance(model: LanguageModel) -> str:
@@ -93,7 +95,7 @@ def _appearance(model: LanguageModel) -> str:
 
 def _score(order: ScoreOrder, windows: Sequence[Window]) -> list[Tally]:
     """On a worker: what models make of some windows."""
-    with using(threads=order.threads):
+    with using(threads=order.threads, activation_bits=order.activation_bits):
         models = _models(order)
         tallies = [Tally() for _ in models]
         for window in windows:

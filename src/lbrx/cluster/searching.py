@@ -10,6 +10,7 @@ from lbrx.cluster.calls import Call, results_in_order
 from lbrx.cluster.connection import connected, import_ray, nodes_of, task_threads, worker_count
 from lbrx.jobs.search.loop import Run, Task
 from lbrx.jobs.search.settings import Measurer, SearchSettings
+from lbrx.settings import settings as process_settings
 from lbrx.settings import using
 
 _measurers: dict[bytes, Measurer] = {}
@@ -27,7 +28,7 @@ def _measured(address: str, settings: SearchSettings, tasks: Sequence[Task]) -> 
     with connected(address) as connection:
         nodes = nodes_of(connection.ray)
         processors = task_threads(nodes, None)
-        shared = connection.ray.put((pickle.dumps(settings), processors))
+        shared = connection.ray.put((pickle.dumps(settings), processors, process_settings.activation_bits))
         calls = [Call(f"candidate {number + 1}", (shared, task)) for number, task in enumerate(tasks)]
         ahead = worker_count(nodes, processors) * 2
         results: list[Mapping[str, float]] = list(
@@ -36,10 +37,10 @@ def _measured(address: str, settings: SearchSettings, tasks: Sequence[Task]) -> 
     return results
 
 
-def _measure(order: tuple[bytes, int], task: Task) -> Mapping[str, float]:
+def _measure(order: tuple[bytes, int, int], task: Task) -> Mapping[str, float]:
     """On a worker: the figures of one candidate. A process keeps the models of its last search open."""
-    key, threads = order
-    with using(threads=threads):
+    key, threads, activation_bits = order
+    with using(threads=threads, activation_bits=activation_bits):
         if key not in _measurers:
             _measurers.clear()
             _measurers[key] = Measurer(pickle.loads(key))

@@ -17,6 +17,7 @@ from lbrx.engine.plan_cache import Planned
 from lbrx.errors import FileError
 from lbrx.files.formats.header import FileHeader, FileLayout
 from lbrx.files.remote.paths import RemotePath
+from lbrx.settings import settings
 from lbrx.tensors.expr import Expr
 from lbrx.tensors.tensor import Tensor
 
@@ -104,8 +105,10 @@ def output_identity(
     inputs: Iterable[FileHeader], layouts: Sequence[FileLayout], contents: Mapping[str, bytes]
 ) -> Identity:
     """Everything that an output depends on, by names for messages about plans that differ."""
+    bits = settings.activation_bits
     return {
         VERSION_KEY: build(),
+        **({} if bits == 16 else {"precision of activations (--activation-bits)": bits}),
         "input file": {_full_name(header.path): _file_identity(header) for header in inputs},
         "layout of the output's files (--shard-size)": digest(*(layout.header for layout in layouts)),
         "file of the output": {name: digest(content) for name, content in contents.items()},

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from lbrx.base.atomic_write import write_atomically
-from lbrx.base.build import build
 from lbrx.files.output.options import CountCallback
 from lbrx.files.output.plan import model_state
 from lbrx.jobs.imatrix.calibration import calibration_text
 from lbrx.models.inference import open_model
 from lbrx.models.inference.sampled_texts import sampled_texts
 from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
+from lbrx.settings import arithmetic_version
 
 GENERATED = "generated"
 """The name to give instead of a text."""
@@ -47,7 +47,7 @@ def generated_text(source: Path, out: Path, progress: CountCallback | None = Non
     """
     path = out.with_name(f"{out.name.removesuffix('.gguf')}{GENERATED_ENDING}")
     identity_path = path.with_name(f".{path.name}.json")
-    given = [build(), str(source.resolve()), model_state(source), _TEXTS, _TOKENS, _PROMPT_TOKENS]
+    given = [arithmetic_version(), str(source.resolve()), model_state(source), _TEXTS, _TOKENS, _PROMPT_TOKENS]
     identity = hashlib.sha256(json.dumps(given).encode()).hexdigest()
     try:
         if path.exists() and json.loads(identity_path.read_text()) == identity:

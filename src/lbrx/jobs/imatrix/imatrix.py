@@ -20,7 +20,6 @@ from zipfile import BadZipFile
 import numpy as np
 
 from lbrx.base.atomic_write import write_atomically
-from lbrx.base.build import build
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import remove_file
 from lbrx.engine.device import computing_on
@@ -35,7 +34,7 @@ from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.inference.watching import MatrixName, matrix_names
 from lbrx.models.inference.weights import Floats, Matrix
 from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
-from lbrx.settings import using
+from lbrx.settings import arithmetic_version, using
 
 DEFAULT_CONTEXT = 512
 _SAVED_EVERY_SECONDS = 20.0
@@ -156,7 +155,7 @@ class _Run:
         self._names = matrix_names(self._model.spec, self._model.weights)
         self._sums: dict[str, Sums] = {}
         self._partial = target.with_name(f".{target.name}.partial.npz")
-        given = [build(), str(source.resolve()), model_state(source), context, process_output]
+        given = [arithmetic_version(), str(source.resolve()), model_state(source), context, process_output]
         digest = hashlib.sha256(json.dumps(given).encode())
         for chunk in self._chunks:
             digest.update(chunk.tobytes())

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.atomic_write import write_atomically
-from lbrx.base.build import build
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.files.output.options import CountCallback
@@ -61,6 +60,7 @@ from lbrx.models.inference.weights import LayerWeights, Reader, TensorSource, no
 from lbrx.models.tokenizers.text import open_tokenizer
 from lbrx.ops.feedback import encode_with_feedback, gains_from_feedback
 from lbrx.ops.feedback_factors import DEFAULT_SHRINK, drift_correction, feedback_factors
+from lbrx.settings import arithmetic_version
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.tensor import Tensor
 
@@ -193,7 +193,7 @@ def _folder(
     contents = quantization.contents
     keys = sorted(each for each in contents.metadata.items() if not each[0].startswith("tokenizer."))
     digest.update(repr((types, keys, contents.config)).encode())
-    identity = [build(), str(source.resolve()), model_state(source), shrink, digest.hexdigest()]
+    identity = [arithmetic_version(), str(source.resolve()), model_state(source), shrink, digest.hexdigest()]
     try:
         if folder_identity(folder) == identity:
             return folder

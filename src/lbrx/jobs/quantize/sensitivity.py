@@ -17,7 +17,6 @@ from statistics import median
 from typing import Any
 
 from lbrx.base.atomic_write import write_atomically
-from lbrx.base.build import build
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.files.output.options import CountCallback
@@ -31,6 +30,7 @@ from lbrx.models.inference.language_model import TokenIds
 from lbrx.models.inference.watching import gguf_names, matrices_by_name
 from lbrx.models.inference.weights import Matrix
 from lbrx.models.tokenizers.text import open_tokenizer
+from lbrx.settings import arithmetic_version
 from lbrx.tensors.tensor import Tensor
 
 _CONTEXT = 512
@@ -121,7 +121,7 @@ def measure_sensitivities(
     context = min(_CONTEXT, model.spec.context_length)
     chunks = calibration_chunks(model, tokenizer, texts, context, None)
     picked = [chunks[number] for number in spread(len(chunks), _CHUNKS)]
-    digest = hashlib.sha256(json.dumps([build(), str(source.resolve()), model_state(source)]).encode())
+    digest = hashlib.sha256(json.dumps([arithmetic_version(), str(source.resolve()), model_state(source)]).encode())
     for chunk in picked:
         digest.update(chunk.tobytes())
     identity = digest.hexdigest()

@@ -14,7 +14,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from lbrx.base.atomic_write import write_atomically
-from lbrx.base.build import build
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import format_bytes, make_directory
 from lbrx.engine.device import computing_on
@@ -49,6 +48,7 @@ from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
 from lbrx.jobs.quantize.targets import MlxTarget, model_name, uses_importances
 from lbrx.jobs.score.score import score
 from lbrx.memory.limits import limited
+from lbrx.settings import arithmetic_version
 
 if TYPE_CHECKING:
     from lbrx.jobs.quantize.quantize import QuantizePlan
@@ -288,7 +288,7 @@ class _Run:
 
     def _score(self, text: str, text_name: str, measuring: Measuring | None) -> None:
         job, states = self._job, model_state(self._job.source)
-        given = repr((build(), str(job.source.resolve()), states)).encode()
+        given = repr((arithmetic_version(), str(job.source.resolve()), states)).encode()
         wanted = {name: digest(text.encode(), given, self._identities[name].encode()) for name in self.plans}
         missing = [
             name

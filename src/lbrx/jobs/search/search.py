@@ -29,6 +29,7 @@ from lbrx.jobs.search.optimizers import make_optimizer
 from lbrx.jobs.search.report import MIDDLE, importances, write_report
 from lbrx.jobs.search.settings import Goal, Measurer, SearchSettings
 from lbrx.registry import RUNNERS, load
+from lbrx.settings import settings as process_settings
 from lbrx.settings import using
 
 BEST_NAME = "best.yml"
@@ -136,6 +137,12 @@ def search(
     return result
 
 
+def _precision() -> dict[str, int]:
+    """Return the precision of activations, if it is not the usual one."""
+    bits = process_settings.activation_bits
+    return {} if bits == 16 else {"activation_bits": bits}
+
+
 def _searched(
     settings: SearchSettings,
     out: Path,
@@ -161,7 +168,8 @@ def _searched(
         name = "cma"
     optimizer = make_optimizer(name, count, middle, settings.seed, has_choices=has_choices)
     run: Run = local_runner(measurer) if cluster is None else load(RUNNERS["search"])(cluster, settings)
-    journal = Journal(out / JOURNAL_NAME, {**settings.as_json(), **measurer.identity()}, restart=restart)
+    given = {**settings.as_json(), **measurer.identity(), **_precision()}
+    journal = Journal(out / JOURNAL_NAME, given, restart=restart)
     loop = SearchLoop(settings, space, optimizer, journal, run)
     if progress is not None:
         loop.on_measured = lambda state: progress(len(state.trials), candidates, _line(state))

@@ -18,7 +18,7 @@ from lbrx.models.inference.streaming import text_pieces
 from lbrx.models.tokenizers.chat import chosen_template
 from lbrx.models.tokenizers.chat_rendering import ChatTemplate, Message
 from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
-from lbrx.settings import using
+from lbrx.settings import settings, using
 
 DEFAULT_CONTEXT = 8192  # tokens, unless the model has fewer
 _FILES = ("generation_config.json", "config.json")
@@ -103,6 +103,7 @@ class Chat:
         self.max_tokens = max_tokens
         self._seed, self._kv_type = seed, kv_type
         self._threads, self._device = threads, device
+        self._activation_bits = settings.activation_bits  # of all turns, as keys and values are kept
         self._model = open_model(self.path)
         most = self._model.spec.context_length
         self.context = min(most, DEFAULT_CONTEXT) if context is None else context
@@ -191,7 +192,7 @@ class Chat:
         answer = text_pieces(self._prompter.tokenizer.decode, timed, before=ids)
         try:
             while True:
-                with computing_on(self._device), using(threads=self._threads):
+                with computing_on(self._device), using(threads=self._threads, activation_bits=self._activation_bits):
                     piece = next(answer, None)
                 if piece is None:
                     break

@@ -193,7 +193,7 @@ class ExpertSteps:
     def __init__(self, experts: tuple[MlpWeights, ...], routing: Routing, hidden: int) -> None:
         self._experts, self._routing, self._hidden = experts, routing, hidden
         self._lock = threading.Lock()
-        self._steps: dict[int, CompiledStep | None] = {}
+        self._steps: dict[tuple[int, int], CompiledStep | None] = {}
 
     def run(self, values: Floats, numbers: Numbers, factors: Floats) -> dict[int, Floats]:
         """Return the results of those of these experts that have steps.
@@ -218,9 +218,10 @@ class ExpertSteps:
             self._lock.release()
 
     def _step(self, number: int) -> CompiledStep | None:
-        if number not in self._steps and len(self._steps) < _MOST_STEPS:
-            self._steps[number] = self._compiled(self._experts[number])
-        return self._steps.get(number)
+        key = number, settings.activation_bits
+        if key not in self._steps and len(self._steps) < _MOST_STEPS:
+            self._steps[key] = self._compiled(self._experts[number])
+        return self._steps.get(key)
 
     def _compiled(self, expert: MlpWeights) -> CompiledStep | None:
         recorder = Recorder(1)

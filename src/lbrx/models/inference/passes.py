@@ -79,7 +79,7 @@ class Passes:
                 recorded.lock.release()
 
     def _find(self, embedded: Floats, cache: KeyValueCache, name: str, compute: Compute) -> RecordedPass | None:
-        key = name, settings.device, cache.dtype_name, embedded.shape
+        key = name, settings.device, settings.activation_bits, cache.dtype_name, embedded.shape
         if key not in self._used:
             self._used[key] = False
             if len(self._used) > _MOST_PASSES:

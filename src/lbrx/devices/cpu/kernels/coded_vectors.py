@@ -1,4 +1,4 @@
-"""Vectors as i16 codes in blocks of 32 numbers, each with a scale: the largest magnitude / TOP.
+"""Vectors as codes of 16 or 8 bits in blocks of 32 numbers, each with a scale: the largest magnitude / a top code.
 
 A vector of codes is whole groups of 256: behind the last block there are zeros. A group has 512 bytes of codes, laid
 out in the order of a codec's `Group`, eight scales, and the sums of the numbers as coded: eight, or sixteen for codecs
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from lbrx.devices.cpu.kernels.coded_names import parse_coded_name
 from lbrx.devices.cpu.kernels.groups.group import HALVES_OF_16, HALVES_OF_32, NATURAL, make_offsets
-from lbrx.devices.cpu.simd.coded_dot import TOP, make_store_numbers
+from lbrx.devices.cpu.simd.coded_dot import TOPS, make_store_numbers
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.elements import store_f32
 from lbrx.devices.cpu.simd.f32 import absolute, nearest_even
@@ -25,20 +26,20 @@ WATCHED = 96  # bytes behind the beginning of a job
 GROUP_CODE_BYTES, GROUP_SCALE_BYTES = 512, 32
 
 
-def _make_coder(order: tuple[int, ...], per_block: int = 1, is_signed: bool = False) -> Any:
+def _make_coder(order: tuple[int, ...], per_block: int = 1, is_signed: bool = False, bits: int = 16) -> Any:
     """A coder for codecs with an order of pieces, and so many sums for every block.
 
     ``job`` is that of `gemv_tasks.coded_rows`, with the address of the vectors behind it; at WATCHED it gets an f32
     that is 0 if all numbers are finite. Blocks of tiny numbers become zeros.
     """
-    offsets, store_numbers = make_offsets(order), make_store_numbers(is_signed)
+    offsets, store_numbers, top = make_offsets(order), make_store_numbers(is_signed, bits), TOPS[bits]
 
     @jit
     def code_block(values: Any, block: Any, codes: Any, scales: Any, sums: Any) -> None:
         largest = lane_max(absolute(values))
         is_tiny = largest < TINY
-        coded = nearest_even(values * (ZERO if is_tiny else TOP / largest))
-        scale = ZERO if is_tiny else largest / TOP
+        coded = nearest_even(values * (ZERO if is_tiny else top / largest))
+        scale = ZERO if is_tiny else largest / top
         store_numbers(codes + GROUP_CODE_BYTES * (block // 8), offsets() + 32 * (block % 8), to_i32(coded))
         store_f32(scales, block, scale)
         if per_block == 2:
@@ -73,9 +74,19 @@ def _make_coder(order: tuple[int, ...], per_block: int = 1, is_signed: bool = Fa
     return coder
 
 
-in_order_by_16 = _make_coder(NATURAL, per_block=2)
-by_halves_of_32 = _make_coder(HALVES_OF_32)
-by_halves_of_16 = _make_coder(HALVES_OF_16, per_block=2)
-signed_in_order = _make_coder(NATURAL, is_signed=True)
-signed_by_halves_of_32 = _make_coder(HALVES_OF_32, is_signed=True)
-signed_by_halves_of_16 = _make_coder(HALVES_OF_16, per_block=2, is_signed=True)
+_CODERS: dict[str, tuple[tuple[int, ...], int, bool]] = {
+    "in_order_by_16": (NATURAL, 2, False),
+    "by_halves_of_32": (HALVES_OF_32, 1, False),
+    "by_halves_of_16": (HALVES_OF_16, 2, False),
+    "signed_in_order": (NATURAL, 1, True),
+    "signed_by_halves_of_32": (HALVES_OF_32, 1, True),
+    "signed_by_halves_of_16": (HALVES_OF_16, 2, True),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A coder of `_CODERS` for so many bits, made when it is compiled."""
+    coder_name, bits = parse_coded_name(name)
+    if coder_name not in _CODERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _make_coder(*_CODERS[coder_name], bits)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from lbrx.devices.cpu.kernels.gemm_i16 import (
     MOST_ROWS,
     PANEL_BLOCK_BYTES,
@@ -23,9 +25,21 @@ from lbrx.devices.cpu.kernels.quantized_rows_i16 import CODE_ROW_BYTES, STEP
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.i16 import add_bf16_products, load_panel, spread_pair, transpose_eight
 from lbrx.devices.cpu.simd.instruction import jit
-from lbrx.devices.cpu.simd.memory import stack_bytes
-from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, load, store
+from lbrx.devices.cpu.simd.memory import poke_i32, stack_bytes
+from lbrx.devices.cpu.simd.vectors import (
+    bits_of,
+    f32x8,
+    f32x16,
+    f32x32,
+    lane_max,
+    load,
+    maximum,
+    store,
+    store_i16,
+    to_i32,
+)
 
+LEAST_INFINITE = 0x7F7F8000  # the magnitude from which on rounding an f32 to bf16 gives infinity, as bits
 PACKED_BYTES = MOST_ROWS * CODE_ROW_BYTES
 
 
@@ -55,6 +69,23 @@ def pack_panels(job: int, columns: int, first: int, stop: int) -> None:
             start = min(PANEL_VECTORS * panel + 8 * half, vectors - 1)
             out = panels + PANEL_BLOCK_BYTES * (columns // 32) * panel + 32 * half
             _pack_eight(x + 2 * columns * start, min(8, vectors - start), columns, out)
+
+
+def round_rows(job: int, columns: int, first: int, stop: int) -> None:
+    """Rows ``first`` to ``stop`` - 1 of f32, of whole blocks of 32 columns, rounded to bf16.
+
+    ``job`` is the address of int64 numbers: the rows, the results, and the address of an i32 that is set to 1 if a
+    result is not finite.
+    """
+    x, out, watched = number(job, 0), number(job, 1), number(job, 2)
+    blocks, largest = columns // 32, to_i32(f32x32(0.0))
+    for block in range(blocks * first, blocks * stop):
+        bits = bits_of(load(f32x32(0.0), x, block))
+        rounded = bits + ((bits >> 16) & 1) + 0x7FFF
+        store_i16(out + 64 * block, rounded >> 16)
+        largest = maximum(largest, bits & 0x7FFFFFFF)
+    if lane_max(largest) >= LEAST_INFINITE:
+        poke_i32(watched, 0, np.int32(1))
 
 
 @jit

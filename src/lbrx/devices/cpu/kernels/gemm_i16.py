@@ -25,7 +25,7 @@ from lbrx.devices.cpu.kernels.quantized_rows_i16 import (
     STEP,
 )
 from lbrx.devices.cpu.simd.calls import make_call
-from lbrx.devices.cpu.simd.coded_dot import TOP
+from lbrx.devices.cpu.simd.coded_dot import TOPS
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.elements import store_f32
 from lbrx.devices.cpu.simd.f32 import ROUNDER, absolute, fused
@@ -44,6 +44,7 @@ from lbrx.devices.cpu.simd.vectors import (
     splat,
     store,
     store_i16,
+    store_u8,
     to_f32,
 )
 
@@ -60,8 +61,12 @@ TOTAL_PANEL_BYTES = 64 * MOST_ROWS
 TOTAL_BYTES = TOTAL_PANEL_BYTES * 32  # of 512 vectors
 
 
-def _make_code_panels(parts: int) -> Any:
-    """``code_panels``, with so many sums for every block."""
+def make_code_panels(parts: int, bits: int, in_bytes: bool = False) -> Any:
+    """``code_panels``, with so many sums for every block, and codes of so many bits.
+
+    Codes are words, or bytes to which 128 is added: of every 32 elements first four of all vectors, then the next four.
+    """
+    top, code_bytes = TOPS[bits], 1 if in_bytes else 2
 
     @jit
     def code_panel(x: Any, vectors: Any, columns: Any, codes: Any, scales: Any, sums: Any) -> Any:
@@ -75,9 +80,12 @@ def _make_code_panels(parts: int) -> Any:
                     watched = watched + values * ZERO
                     largest = lane_max(absolute(values))
                     is_tiny = largest < TINY
-                    rounded = fused(values, splat(values, ZERO if is_tiny else TOP / largest), splat(values, ROUNDER))
-                    scale = ZERO if is_tiny else largest / TOP
-                    store_i16(row_codes + 64 * row, bits_of(rounded))
+                    rounded = fused(values, splat(values, ZERO if is_tiny else top / largest), splat(values, ROUNDER))
+                    scale = ZERO if is_tiny else largest / top
+                    if in_bytes:
+                        store_u8(row_codes + 32 * row, bits_of(rounded) + 128)
+                    else:
+                        store_i16(row_codes + 64 * row, bits_of(rounded))
                     store_f32(scales, 16 * block + first + row, scale)
                     coded, vector = rounded - ROUNDER, first + row
                     if parts == 2:
@@ -85,9 +93,10 @@ def _make_code_panels(parts: int) -> Any:
                         store_f32(sums, 32 * block + 16 + vector, lane_sum(second_half(coded)) * scale)
                     else:
                         store_f32(sums, 16 * block + vector, lane_sum(coded) * scale)
-                out = codes + PANEL_BLOCK_BYTES * block + 4 * first
-                transpose_eight(row_codes, 64, out, out + 256, 64)
-                transpose_eight(row_codes + 32, 64, out + 512, out + 768, 64)
+                out = codes + 512 * code_bytes * block + 4 * first
+                transpose_eight(row_codes, 32 * code_bytes, out, out + 256, 64)
+                if not in_bytes:
+                    transpose_eight(row_codes + 32, 64, out + 512, out + 768, 64)
         return lane_sum(watched)
 
     def code(job: int, columns: int, first: int, stop: int) -> None:
@@ -105,7 +114,7 @@ def _make_code_panels(parts: int) -> Any:
                 x + 4 * columns * start,
                 min(PANEL_VECTORS, vectors - start),
                 columns,
-                codes + PANEL_BLOCK_BYTES * block,
+                codes + 512 * code_bytes * block,
                 scales + 64 * block,
                 sums + 64 * parts * block,
             )
@@ -115,7 +124,8 @@ def _make_code_panels(parts: int) -> Any:
     return code
 
 
-code_panels, code_panels_by_halves = _make_code_panels(1), _make_code_panels(2)
+code_panels, code_panels_by_halves = make_code_panels(1, 16), make_code_panels(2, 16)
+code_panels_in_8_bits, code_panels_by_halves_in_8_bits = make_code_panels(1, 8), make_code_panels(2, 8)
 
 
 def _make_multiply(group: int, has_lows: bool) -> Any:

@@ -24,7 +24,14 @@ FOURS = 2 if HAS_512_BITS else 1
 
 ROWS, PANELS = 8, 2
 F32X16: Any = Vector("f32", 16)
-SUMS: Any = types.UniTuple(I32X16, ROWS * PANELS)  # type: ignore[no-untyped-call]
+
+
+def sums_of(rows: int, panels: int) -> Any:
+    """The type of sums: sixteen lanes for each row and panel."""
+    return types.UniTuple(I32X16, rows * panels)  # type: ignore[no-untyped-call]
+
+
+SUMS = sums_of(ROWS, PANELS)
 
 
 @jit
@@ -80,11 +87,13 @@ def _fused(builder: Builder, left: Value, right: Value, added: Value) -> Value:
     return call_llvm(builder, "llvm.fma.v16f32", F32X16.llvm, [left, right, added])
 
 
-def make_add_scaled(has_lows: bool) -> Any:
+def make_add_scaled(
+    has_lows: bool, rows: int = ROWS, panels: int = PANELS, scale_row_bytes: int = SCALE_ROW_BYTES
+) -> Any:
     """A function that scales sums of a group and adds them to totals of f32, less the lows times sums of vectors."""
     addresses = [types.int64] * 8
 
-    @instruction(types.void(SUMS, *addresses))
+    @instruction(types.void(sums_of(rows, panels), *addresses))
     def add_scaled(
         builder: Builder,
         sums: Value,
@@ -98,14 +107,14 @@ def make_add_scaled(has_lows: bool) -> Any:
         total_bytes: Value,
     ) -> None:
         vector = F32X16.llvm
-        for panel in range(PANELS):
+        for panel in range(panels):
             skipped = I64(panel)
             own_scales = load_at(builder, builder.add(x_scales, builder.mul(x_scale_bytes, skipped)), vector)
             own_sums = load_at(builder, builder.add(x_sums, builder.mul(x_sum_bytes, skipped)), vector)
             own_totals = builder.add(totals, builder.mul(total_bytes, skipped))
-            for row in range(ROWS):
+            for row in range(rows):
                 scale, low = (load_at(builder, at, FLOAT, SCALE_ROW_BYTES * row) for at in (scales, lows))
-                products = builder.sitofp(builder.extract_value(sums, PANELS * row + panel), vector)
+                products = builder.sitofp(builder.extract_value(sums, panels * row + panel), vector)
                 factor = builder.fmul(own_scales, spread(builder, scale, vector))
                 grown = _fused(builder, products, factor, load_at(builder, own_totals, vector, 64 * row))
                 if has_lows:

@@ -1,7 +1,8 @@
 """Rows of quantized blocks times a few vectors, as sums of products of integers.
 
 The vectors are coded first: see `coded_vectors`. Codes of both sides are multiplied and added exactly; scales come in
-f32. ``out`` is laid out as in `gemv_float`. There is a function for each codec, made from its description in `groups`.
+f32. ``out`` is laid out as in `gemv_float`. There is a function for each codec and number of bits of the vectors, made
+from the description of the codec in `groups`.
 
 Sums are made of the same parts on every processor, so that results are equal.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lbrx.devices.cpu.kernels.coded_names import parse_coded_name
 from lbrx.devices.cpu.kernels.coded_vectors import GROUP_CODE_BYTES, GROUP_SCALE_BYTES
 from lbrx.devices.cpu.kernels.groups.group import MOST_GROUP_BYTES, Group, make_dot, make_spread
 from lbrx.devices.cpu.kernels.groups.table import GROUPS
@@ -29,9 +31,9 @@ pairs = make_shuffle([lane // 2 for lane in range(16)])
 low_lanes, high_lanes = make_shuffle(range(8)), make_shuffle(range(8, 16))
 
 
-def _make_steps(group: Group) -> Any:
+def _make_steps(group: Group, bits: int) -> Any:
     """The sums of a group, added to two totals in turn: those of all steps, or as many as some blocks need."""
-    dots = [make_dot(group, step) for step in group.steps]
+    dots = [make_dot(group, step, bits) for step in group.steps]
     spreads = [make_spread(group, step) for step in group.steps]
     if len(dots) == 2:
         dot_0, dot_1 = dots
@@ -68,8 +70,8 @@ def added_halves(value: Any) -> Any:
     return low_lanes(value) + high_lanes(value)
 
 
-def _make_gemv(group: Group) -> Any:
-    steps, scales, lows = _make_steps(group), group.scales, group.lows
+def _make_gemv(group: Group, bits: int) -> Any:
+    steps, scales, lows = _make_steps(group, bits), group.scales, group.lows
     nbytes, block_elements, block_bytes = group.nbytes, group.block_elements, group.block_bytes
     prefetch = make_prefetch(nbytes // 64 + 1)
     offset = np.float32(group.offset)
@@ -141,6 +143,7 @@ def _make_gemv(group: Group) -> Any:
 
 def __getattr__(name: str) -> Any:
     """The function of a codec, made when it is compiled."""
-    if name not in GROUPS:
+    codec_name, bits = parse_coded_name(name)
+    if codec_name not in GROUPS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _make_gemv(GROUPS[name])
+    return _make_gemv(GROUPS[codec_name], bits)

@@ -17,7 +17,7 @@ from lbrx.devices.cpu.build.team import run_together
 from lbrx.devices.cpu.ops.gemm_i16 import TILE_ROWS, in_spans
 from lbrx.devices.cpu.ops.weight_rows import HalfRows, rows_of
 from lbrx.devices.cpu.simd.processor import MULTIPLIES_BF16
-from lbrx.engine.arrays import Floats, Values, is_bf16
+from lbrx.engine.arrays import Floats, Values, floats, is_bf16
 from lbrx.memory.scratch import borrowing
 from lbrx.settings import settings
 from lbrx.tensors.tensor import Tensor
@@ -27,15 +27,28 @@ _MOST_VECTORS, _LEAST_VECTORS = 512, 16
 Halves = npt.NDArray[np.uint16]
 
 
-def halves_of(x: Values, weight: Values) -> Halves | None:
-    """The vectors [n, k] as bits, if they and the weight [m, k] are of the kind that is faster here."""
+def halves_of(x: Values, weight: Values, bits: int = 16) -> Halves | None:
+    """The vectors [n, k] as bits, if they and the weight [m, k] are of the kind that is faster here.
+
+    If activations may have 8 bits, vectors of f32 are rounded to bf16, unless that makes one of them infinite.
+    """
     vectors, columns = x.shape
-    if vectors < _LEAST_VECTORS or not MULTIPLIES_BF16 or not is_bf16(x) or not is_bf16(weight):
+    if vectors < _LEAST_VECTORS or not MULTIPLIES_BF16 or not is_bf16(weight) or not (is_bf16(x) or bits == 8):
         return None
     if not weight.shape[0] or not columns or columns % _BLOCK:
         return None
+    if not is_bf16(x):
+        return _rounded(floats(x))
     array: Any = x.numpy() if isinstance(x, Tensor) else x
     return np.ascontiguousarray(array).view(np.uint16)
+
+
+def _rounded(x: Floats) -> Halves | None:
+    """Vectors of f32 as bf16, or None if one of the results is not finite."""
+    values, halves, watched = np.ascontiguousarray(x), np.empty(x.shape, np.uint16), np.zeros(1, np.int32)
+    job = np.array([address(values), address(halves), address(watched)], np.int64)
+    run_together(*_task("round_rows"), address(job), x.shape[1], x.shape[0], 1, most=_PANEL_VECTORS)
+    return None if watched[0] else halves
 
 
 @cache

@@ -20,7 +20,7 @@ from lbrx.settings import settings
 from lbrx.tensors.expr import Expr
 
 
-def gemm_groups(x: Floats, expr: Expr, out: Floats) -> bool:
+def gemm_groups(x: Floats, expr: Expr, out: Floats, _bits: int = 16) -> bool:
     """Returns False, and the result means nothing, if an activation is not finite or the weight has to be decoded."""
     weight = group_weight(expr)
     if weight is None:

@@ -1,7 +1,7 @@
 """A weight times a few vectors: its rows are read once, and decoded in registers.
 
-Weights with an entry in `codec_products` are multiplied by their codes, after the vectors have been coded as i16: see
-`gemv_quantized` for what that changes in a result.
+Weights with an entry in `codec_products` are multiplied by their codes, after the vectors have been coded as integers:
+see `gemv_quantized` for what that changes in a result.
 Other weights are multiplied in f32: within (k / 32 + 8) 2**-24 of the sum of the magnitudes of all products.
 
 Pages of mapped weights are left to the system, which keeps them as long as it has room: a model that writes a text
@@ -24,10 +24,10 @@ from lbrx.tensors.tensor import Tensor
 _DECODED_BYTES = 128 << 10
 
 
-def gemv(x: Floats, weight: Tensor, out: Floats) -> None:
-    """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m], for small n."""
+def gemv(x: Floats, weight: Tensor, out: Floats, bits: int) -> None:
+    """``x`` [n, k], coded in so many bits, times the rows of a weight [m, k] into ``out`` [n, m], for small n."""
     coded_product = of_few_vectors(weight.expr)
-    if coded_product is not None and coded_product(x, weight.expr, out):
+    if coded_product is not None and coded_product(x, weight.expr, out, bits):
         return
     rows = rows_of(weight)
     if isinstance(rows, MappedRows):

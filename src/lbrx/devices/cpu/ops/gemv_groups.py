@@ -141,7 +141,7 @@ def _layout(name: str, bits: int, vectors: int, columns: int) -> _Layout:
     )
 
 
-def coded_job(expr: Expr, vectors: int, rows: int) -> CodedJob | None:
+def coded_job(expr: Expr, vectors: int, rows: int, _bits: int = 16) -> CodedJob | None:
     """What `gemv_groups` does, to be run later; None if the weight has to be decoded."""
     weight = group_weight(expr)
     if weight is None:
@@ -171,7 +171,7 @@ def _words(
     )
 
 
-def gemv_groups(x: Floats, expr: Expr, out: Floats) -> bool:
+def gemv_groups(x: Floats, expr: Expr, out: Floats, _bits: int = 16) -> bool:
     """Returns False, with nothing written, if an activation is not finite, or if the weight has to be decoded."""
     weight = group_weight(expr)
     if weight is None:

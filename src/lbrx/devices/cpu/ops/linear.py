@@ -16,6 +16,7 @@ from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.blas import in_tiles, one_blas_thread, product
 from lbrx.engine.block_sizes import MOST_VECTORS, SQUARE_TILES, TILES_WANTED
 from lbrx.memory.scratch import borrowing, result_pool
+from lbrx.settings import settings
 from lbrx.tensors.tensor import Tensor
 
 _TILE_BYTES = 8 << 20  # of decoded rows
@@ -26,26 +27,28 @@ def linear(x: Values, weight: Tensor) -> Floats:
     """[n, k] times a weight [m, k], transposed: [n, m]."""
     shape = x.shape[0], weight.shape[0]
     out = result_pool().take(4 * math.prod(shape)).view(np.float32).reshape(shape)
-    values_2d(x, weight, out)
+    values_2d(x, weight, out, settings.activation_bits)
     return out
 
 
-def values_2d(x: Values, weight: Tensor, out: Floats) -> None:
-    """[n, k] times [m, k] transposed, into [n, m]: bf16 times bf16 as it is, where that is faster, or else in f32."""
-    halves = halves_of(x, weight)
+def values_2d(x: Values, weight: Tensor, out: Floats, bits: int = 16) -> None:
+    """[n, k], coded in so many bits, times [m, k] transposed, into [n, m].
+
+    bf16 times bf16 is computed as it is, where that is faster, and else in f32.
+    """
+    halves = halves_of(x, weight, bits)
     if halves is None or not gemm_bf16(halves, weight, out):
-        linear_2d(floats(x), weight, out)
+        _linear_2d(floats(x), weight, out, bits)
 
 
-def linear_2d(x: Floats, weight: Tensor, out: Floats) -> None:
-    """[n, k] times [m, k] transposed, into [n, m]."""
+def _linear_2d(x: Floats, weight: Tensor, out: Floats, bits: int) -> None:
     if not x.shape[1]:
         out[:] = 0
     elif out.size and x.shape[0] <= MOST_VECTORS:
-        gemv(x, weight, out)
+        gemv(x, weight, out, bits)
     elif out.size:
         coded_product = of_many_vectors(weight.expr)
-        if coded_product is None or not coded_product(x, weight.expr, out):
+        if coded_product is None or not coded_product(x, weight.expr, out, bits):
             _tiles(x, weight, out)
 
 

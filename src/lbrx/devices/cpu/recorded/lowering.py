@@ -22,6 +22,7 @@ from lbrx.engine.attention_options import DTYPE_NAMES, AttentionOptions
 from lbrx.engine.block_sizes import MOST_VECTORS
 from lbrx.engine.key_values import KeyValueCache
 from lbrx.engine.recording import PYTHON, Operand, Operation, Recording, View
+from lbrx.settings import settings
 from lbrx.tensors.open_file import OpenFile
 from lbrx.tensors.storage import MmapStorage, Storage
 from lbrx.tensors.tensor import Tensor
@@ -35,6 +36,7 @@ class Lowering:
 
     def __init__(self, recording: Recording) -> None:
         self.tasks: list[Task] = []
+        self._bits = settings.activation_bits
         self.slots = Slots(recording.slot_bytes)
         self.files: dict[int, OpenFile] = {}  # that have to be as long as they were
         self.cache: KeyValueCache | None = None  # of the run
@@ -102,7 +104,7 @@ class Lowering:
         assert isinstance(x, View)
         vectors, columns = x.shape
         if vectors <= MOST_VECTORS and columns:
-            job = job_of_few_vectors(weight.expr, vectors, weight.shape[0])
+            job = job_of_few_vectors(weight.expr, vectors, weight.shape[0], self._bits)
             if job is not None:
                 self._coded_rows(job, x, weight, operation.output)
                 return
@@ -117,10 +119,10 @@ class Lowering:
         self._add(self._whole_product(x, weight, operation.output))
 
     def _whole_product(self, x: View, weight: Tensor, output: View) -> Task:
-        slots = self.slots
+        slots, activation_bits = self.slots, self._bits
 
         def run() -> None:
-            values_2d(slots.array(x), weight, slots.array(output))
+            values_2d(slots.array(x), weight, slots.array(output), activation_bits)
 
         return Task(python=run, reads=(x.slot,), writes=(output.slot,))
 

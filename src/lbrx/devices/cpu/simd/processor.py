@@ -38,6 +38,9 @@ HAS_512_BITS: bool = _FEATURES.get("avx512bw", False)
 HAS_VNNI: bool = HAS_512_BITS and _FEATURES.get("avx512vnni", False)
 """Whether products of u8 and i8 are summed in i32 by one instruction."""
 
+DOT_BYTES: int = 64 if HAS_VNNI else 32 if _FEATURES.get("avxvnni", False) else 0
+"""The bytes of a register in which products of u8 and i8 are summed in i32 by one instruction; 0 if there is none."""
+
 HAS_SDOT: bool = IS_ARM and _has_dot_products() and llvm.get_host_cpu_name() != "generic"
 """Whether products of i8 are summed in i32 by one instruction. LLVM does not list it but knows it by the name."""
 

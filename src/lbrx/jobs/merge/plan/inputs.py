@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lbrx.base.build import build
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.output.plan import digest, file_state
 from lbrx.jobs.merge.methods.parameters import InputGram, MethodSpec
@@ -15,6 +14,7 @@ from lbrx.jobs.merge.plan.gram_files import GramFolder
 from lbrx.jobs.merge.plan.plan import method_files
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
 from lbrx.jobs.merge.recipe import Recipe
+from lbrx.settings import arithmetic_version
 
 DEFAULT_MAX_TOKENS = 8192
 _MAX_TOKENS = "max_tokens"  # a parameter that methods may have
@@ -55,7 +55,7 @@ class StageInputs:
         known = self._folders.get(run)
         if known is None:
             text = digest(run.text.read_bytes())
-            given = [build(), _identity_of(stage.models[run.model], self._seed), text, run.max_tokens]
+            given = [arithmetic_version(), _identity_of(stage.models[run.model], self._seed), text, run.max_tokens]
             name = digest(json.dumps(given, sort_keys=True).encode())
             known = self._folders[run] = GramFolder(self.root / name)
         return known

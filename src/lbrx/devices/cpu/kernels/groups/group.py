@@ -75,12 +75,12 @@ HALVES_OF_32, HALVES_OF_16 = _order_of_halves(2), _order_of_halves(1)
 # -- what kernels need of a group --------------------------------------------------------------------------------------
 
 
-def make_dot(group: Group, step: int) -> Any:
-    """``dot(stored, numbers)``: the sums of a step, in sixteen lanes."""
+def make_dot(group: Group, step: int, bits: int) -> Any:
+    """``dot(stored, numbers)``: the sums of a step times numbers of so many bits, in sixteen lanes."""
 
     @instruction(SUMS(types.int64, types.int64))
     def dot(builder: Builder, stored: Value, numbers: Value) -> Value:
-        return dot_codes(builder, group.codes(builder, stored, step), numbers, group.is_signed)
+        return dot_codes(builder, group.codes(builder, stored, step), numbers, group.is_signed, bits)
 
     return dot
 
