@@ -66,11 +66,15 @@ def test_functions_that_write_a_model_show_the_options_of_a_run(function: Callab
     assert "overwrite: 'bool' = False" in render_doc(function)
 
 
-@pytest.mark.parametrize("name", ["LBRX_DEVICE", "LBRX_THREADS"])
+@pytest.mark.parametrize("name", ["LBRX_DEVICE", "LBRX_THREADS", "LBRX_ACTIVATION_BITS"])
 def test_a_wrong_variable_of_the_environment_is_one_error(name: str) -> None:
     command = [sys.executable, "-m", "lbrx", "verify", str(demo_models().base)]
     done = subprocess.run(command, env=os.environ | {name: "foo"}, capture_output=True, text=True, check=False)
-    expected = {"LBRX_DEVICE": f"one of {', '.join(DEVICES)}", "LBRX_THREADS": "a whole number of at least 1"}
+    expected = {
+        "LBRX_DEVICE": f"one of {', '.join(DEVICES)}",
+        "LBRX_THREADS": "a whole number of at least 1",
+        "LBRX_ACTIVATION_BITS": "16 or 8",
+    }
     assert (done.returncode, done.stderr) == (1, f"error: {name} is 'foo'; expected {expected[name]}\n")
 
 

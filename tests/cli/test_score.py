@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import lbrx
 from lbrx.cli.status import ProgressLines
 from lbrx.demo.models import demo_models
 from lbrx.jobs.score.score import score
@@ -49,6 +50,22 @@ def test_json_has_every_number(text: Path, capsys: pytest.CaptureFixture[str]) -
     assert model["kl_99_percent"] == pytest.approx(expected.divergence.percentile_99)
     assert model["same_top"] == expected.divergence.same_top
     assert model["perplexity"] == pytest.approx(expected.perplexity)
+
+
+def test_activations_of_8_bits(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lbrx.quantize(SHIPPED.prose, tmp_path / "m.gguf", to="q4_0", allow_requantize=True)
+    arguments = ("score", tmp_path / "m.gguf", "--text", text, "--max-tokens", 50, "--json")
+    losses = []
+    for bits in ("16", "8"):
+        done = lbrx_command(capsys, *arguments, "--activation-bits", bits)
+        assert (done.code, done.err) == (0, "")
+        losses.append(json.loads(done.out)["scores"][0]["loss"])
+    assert losses[0] == score(tmp_path / "m.gguf", text, max_tokens=50)[0].loss
+    with lbrx.using(activation_bits=8):
+        assert losses[1] == score(tmp_path / "m.gguf", text, max_tokens=50)[0].loss
+    assert losses[0] != losses[1]
+    assert abs(losses[0] - losses[1]) < 0.05
+    assert lbrx_command(capsys, *arguments, "--activation-bits", "4").code == 2
 
 
 def test_a_reference_adds_columns(text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from lbrx.cli.main import run as run_command
 from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, FormatError, LbrxError, UsageError
 from lbrx.jobs.imatrix.files import RawMatrix, Sums, read_imatrix, read_sums
-from lbrx.jobs.imatrix.imatrix import _Run, combine, imatrix
+from lbrx.jobs.imatrix.imatrix import _Run, calibrated, combine, imatrix
 from lbrx.jobs.imatrix.statistics import statistics
 from lbrx.jobs.imatrix.writing import added, write_imatrix
 from lbrx.jobs.quantize import quantize
@@ -121,6 +121,14 @@ def test_a_stopped_run_resumes(tmp_path: Path, text: Path, measured: Path, monke
     assert len(calls) == 2 + read_sums(measured).chunk_count
     assert (tmp_path / "i.gguf").read_bytes() == measured.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["i.gguf"]
+
+
+def test_a_matrix_of_one_precision_of_activations_is_not_taken_for_another(tmp_path: Path, text: Path) -> None:
+    path = calibrated(demo_models().base, tmp_path / "m.gguf", text)
+    first = read_sums(path).identity
+    with lbrx.using(activation_bits=8):
+        assert read_sums(calibrated(demo_models().base, tmp_path / "m.gguf", text)).identity != first
+    assert read_sums(calibrated(demo_models().base, tmp_path / "m.gguf", text)).identity == first
 
 
 def test_files_of_a_stopped_run_are_not_used_for_another_model(tmp_path: Path, text: Path) -> None:

@@ -434,6 +434,16 @@ def test_a_journal_of_another_search_or_a_damaged_one_is_refused(tmp_path: Path,
     assert search(recipe("{search: [0, 1]}"), tmp_path / "out", restart=True, **settings).candidates == 2
 
 
+def test_a_journal_of_another_precision_of_activations_is_refused(tmp_path: Path, texts: list[Path]) -> None:
+    settings: dict[str, Any] = {"texts": texts, "candidates": 2, "optimizer": "random", **QUICK}
+    search(recipe("{search: [0, 1]}"), tmp_path / "out", **settings)
+    with (
+        lbrx.using(activation_bits=8),
+        pytest.raises(UsageError, match="journal of a search with other settings or models"),
+    ):
+        search(recipe("{search: [0, 1]}"), tmp_path / "out", **settings)
+
+
 def test_a_journal_of_other_questions_or_values_is_refused(tmp_path: Path, texts: list[Path]) -> None:
     row = {"ctx": "And the king said", "endings": ["unto him, Go", "import numpy as"], "label": 0}
     (tmp_path / "q.jsonl").write_text(json.dumps(row) + "\n")

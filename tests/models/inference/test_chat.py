@@ -43,6 +43,27 @@ def test_each_answer_continues_the_whole_conversation() -> None:
         assert chat.messages[1]["content"] == first
 
 
+def test_a_conversation_keeps_the_precision_that_it_began_with(tmp_path: Path) -> None:
+    lbrx.quantize(MODEL, tmp_path / "m.gguf", to="q4_0", allow_requantize=True)
+    text = "And the king said unto the people of the land"
+
+    def begun(bits: int) -> Chat:
+        with lbrx.using(activation_bits=bits):
+            return Chat(tmp_path / "m.gguf", template=TEMPLATE, max_tokens=8)
+
+    def keys_after(chat: Chat) -> np.ndarray:
+        list(chat.reply(text))
+        return chat._cache.layers[-1].keys[:, : chat.cached_tokens].copy()
+
+    with begun(8) as chat, begun(8) as same, begun(16) as other:
+        coarse = keys_after(chat)
+        with lbrx.using(activation_bits=8):
+            np.testing.assert_array_equal(keys_after(same), coarse)
+        fine = keys_after(other)
+        shared = min(fine.shape[1], coarse.shape[1])
+        assert not np.array_equal(fine[:, :shared], coarse[:, :shared])
+
+
 def test_keys_and_values_of_earlier_turns_are_kept() -> None:
     with Chat(MODEL, template=TEMPLATE, max_tokens=8) as chat:
         speeds = [Speed(), Speed(), Speed()]

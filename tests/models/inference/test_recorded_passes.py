@@ -105,6 +105,25 @@ def test_all_types_of_weights_have_the_same_bits(type_name: str, tmp_path: Path,
     assert runs
 
 
+@pytest.mark.parametrize("type_name", ["bf16", "q4_0", "q8_0", "q4_k", "q6_k", "mxfp4"])
+def test_activations_of_8_bits_have_the_same_bits(type_name: str, tmp_path: Path, runs: list[int]) -> None:
+    path = coded(tmp_path, type_name)
+    with lbrx.using(activation_bits=8):
+        expected = one_by_one(open_model(path))
+        assert_same_bits(piecewise(open_model(path)), expected)
+    assert runs
+
+
+def test_passes_of_one_precision_are_not_run_for_another(tmp_path: Path, runs: list[int]) -> None:
+    model = open_model(coded(tmp_path, "q4_0"))
+    in_16_bits = piecewise(model)
+    with lbrx.using(activation_bits=8):
+        in_8_bits = piecewise(model)
+    assert runs
+    assert not any(np.array_equal(fine, coarse) for fine, coarse in zip(in_16_bits, in_8_bits, strict=True))
+    assert_same_bits(piecewise(model), in_16_bits)
+
+
 def test_weights_that_are_decoded_have_the_same_bits(
     tmp_path: Path, runs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
