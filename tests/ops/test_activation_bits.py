@@ -121,6 +121,8 @@ def test_activations_that_are_not_finite(type_name: str, number: float, vectors:
 @pytest.mark.skipif(not MULTIPLIES_BF16, reason="this processor does not multiply bf16")
 def test_bf16_weights_take_many_vectors_rounded_to_bf16() -> None:
     weight, x = weight_of("bf16", 70, 320), normal(40, 320)
+    error = abs(_in_8_bits(x, weight) - wide(x) @ wide(weight).T)
+    assert (error <= product_bound(wide(x), wide(weight)) + 2.0**-8 * (abs(wide(x)) @ abs(wide(weight)).T)).all()
     rounded = lbrx.tensor(x).to("bf16").to("f32").numpy()
     np.testing.assert_array_equal(_in_8_bits(x, weight), _in_8_bits(rounded, weight))
     assert not np.array_equal(_in_8_bits(x, weight), linear(x, weight))
