@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import lbrx
+from lbrx.devices.cpu.ops.coded_groups import CODED_GROUPS
 from lbrx.ops import linear, rms_norm, silu, softmax
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs import mlx
@@ -66,16 +67,25 @@ def _vectors(count: int = 1) -> Any:
     return np.random.default_rng(4).standard_normal((count, COLUMNS)).astype(np.float32)
 
 
-def _product(name: str, bits: float, weight: Callable[[int], lbrx.Tensor], ggml: str | None = None) -> Workload:
+def _product(
+    name: str, bits: float, weight: Callable[[int], lbrx.Tensor], ggml: str | None = None, activation_bits: int = 16
+) -> Workload:
     def prepare(size: int) -> Run:
         matrix, x = weight(8 * size), _vectors()
-        return lambda: linear(x, matrix)
+
+        def run() -> object:
+            with lbrx.using(activation_bits=activation_bits):
+                return linear(x, matrix)
+
+        return run
 
     return Workload(f"gemv {name}", bits / 8, prepare, 8 * COLUMNS, ggml=ggml)
 
 
-def _coded_product(codec_name: str) -> Workload:
-    return _product(codec_name, codec(codec_name).bits, lambda rows: _blocks(codec_name, rows), codec_name)
+def _coded_product(codec_name: str, activation_bits: int = 16) -> Workload:
+    name = codec_name if activation_bits == 16 else f"{codec_name}, {activation_bits}-bit vector"
+    bits = codec(codec_name).bits
+    return _product(name, bits, lambda rows: _blocks(codec_name, rows), codec_name, activation_bits)
 
 
 def _float_product(dtype: str, bits: int) -> Workload:
@@ -161,6 +171,7 @@ REDUCTIONS = (
 PRODUCTS = (
     *(_float_product(dtype, bits) for dtype, bits in (("f32", 32), ("f16", 16), ("bf16", 16))),
     *(_coded_product(name) for name in CODECS),
+    *(_coded_product(name, 8) for name in CODED_GROUPS),
     *(_mlx_product(mlx.MlxMode("affine", bits, 64), f"{bits} bit", bits + 0.5) for bits in (2, 3, 4, 5, 6, 8)),
     *(
         _mlx_product(mlx.MlxMode(name, *mlx.FLOAT_MODES[name]), name, 4.25 if "4" in name else 8.25)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba import types
 
 from lbrx.devices.cpu.kernels.gemm_i16 import (
     MOST_ROWS,
@@ -17,14 +18,14 @@ from lbrx.devices.cpu.kernels.gemm_i16 import (
     TOTAL_BYTES,
     TOTAL_PANEL_BYTES,
     ask_for,
-    load_four,
-    store_four,
     write_out,
 )
+from lbrx.devices.cpu.kernels.gemm_i16_tile import F32X16, ROWS, joined, sums_of
 from lbrx.devices.cpu.kernels.quantized_rows_i16 import CODE_ROW_BYTES, STEP
 from lbrx.devices.cpu.simd.elements import load_i64 as number
-from lbrx.devices.cpu.simd.i16 import add_bf16_products, load_panel, spread_pair, transpose_eight
-from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.emit import load_at, spread, store_at
+from lbrx.devices.cpu.simd.i16 import I32X16, bf16_products, transpose_eight
+from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, instruction, jit
 from lbrx.devices.cpu.simd.memory import poke_i32, stack_bytes
 from lbrx.devices.cpu.simd.vectors import (
     bits_of,
@@ -98,28 +99,51 @@ def _take(rows: Any, count: Any, columns: Any, first: Any, stop: Any, packed: An
             store(out + 256 * block, 0, load(f32x16(0.0), source, block))
 
 
-@jit
-def _add_pair(packed: Any, x: Any, totals: Any) -> Any:
-    a, b, c, d = totals
-    numbers = load_panel(x)
-    a = add_bf16_products(numbers, spread_pair(packed), a)
-    b = add_bf16_products(numbers, spread_pair(packed + 64), b)
-    c = add_bf16_products(numbers, spread_pair(packed + 128), c)
-    d = add_bf16_products(numbers, spread_pair(packed + 192), d)
-    return a, b, c, d
+def _make_multiply(panels: int) -> Any:
+    """Eight rows times some panels, which lie so many blocks apart, added to totals."""
+    sums_type = sums_of(ROWS, panels, "f32")
+
+    def addresses(builder: Builder, totals: Value) -> list[Value]:
+        """Of the sums: all panels of a row, then the next row."""
+        starts = [I64(TOTAL_PANEL_BYTES * panel + 64 * row) for row in range(ROWS) for panel in range(panels)]
+        return [builder.add(totals, start) for start in starts]
+
+    @instruction(sums_type(types.int64))
+    def load_totals(builder: Builder, totals: Value) -> Value:
+        return joined(builder, [load_at(builder, each, F32X16.llvm) for each in addresses(builder, totals)])
+
+    @instruction(types.void(types.int64, sums_type))
+    def store_totals(builder: Builder, totals: Value, sums: Value) -> None:
+        for number_of_sum, each in enumerate(addresses(builder, totals)):
+            store_at(builder, builder.extract_value(sums, number_of_sum), each)
+
+    @instruction(sums_type(types.int64, types.int64, types.int64, sums_type))
+    def add_pair(builder: Builder, packed: Value, x: Value, panel_bytes: Value, sums: Value) -> Value:
+        """Two elements of eight rows, times those of the panels, added to their sums."""
+        vectors = [load_at(builder, at, I32X16.llvm) for at in (x, builder.add(x, panel_bytes))[:panels]]
+        grown = []
+        for row in range(ROWS):
+            pair = load_at(builder, packed, I32, 4 * CODE_ROW_BYTES * (row // 4) + 64 * (row % 4))
+            elements = spread(builder, pair, I32X16.llvm)
+            for panel, own in enumerate(vectors):
+                total = builder.extract_value(sums, panels * row + panel)
+                grown.append(bf16_products(builder, own, elements, total))
+        return joined(builder, grown)
+
+    @jit
+    def multiply(packed: Any, x: Any, panel_bytes: Any, blocks: Any, pairs: Any, out: Any) -> None:
+        sums = load_totals(out)
+        for _block in range(blocks):
+            for pair in range(pairs):
+                sums = add_pair(packed + 4 * pair, x + 64 * pair, panel_bytes, sums)
+            packed += 256
+            x += PANEL_BLOCK_BYTES
+        store_totals(out, sums)
+
+    return multiply
 
 
-@jit
-def _multiply_eight(packed: Any, x: Any, blocks: Any, pairs: Any, out: Any) -> None:
-    totals, more = load_four(out), load_four(out + 256)
-    for _block in range(blocks):
-        for pair in range(pairs):
-            totals = _add_pair(packed + 4 * pair, x + 64 * pair, totals)
-            more = _add_pair(packed + 4 * CODE_ROW_BYTES + 4 * pair, x + 64 * pair, more)
-        packed += 256
-        x += PANEL_BLOCK_BYTES
-    store_four(out, totals)
-    store_four(out + 256, more)
+_multiply_two_panels, _multiply_panel = _make_multiply(2), _make_multiply(1)
 
 
 @jit
@@ -132,12 +156,16 @@ def _tile(job: Any, rows: Any, count: Any, out: Any, packed: Any, totals: Any) -
         stop = min(first + STEP, columns)
         _take(rows, count, columns, first, stop, packed)
         following = rows + 2 * stop if stop < columns else rows + 2 * columns * number(job, 7)
-        for panel in range(panels):
-            ask_for(following, 2 * columns, count * panel // panels, count * (panel + 1) // panels, 2 * STEP)
+        for panel in range(0, panels, 2):
+            ask_for(following, 2 * columns, count * panel // panels, count * min(panel + 2, panels) // panels, 2 * STEP)
             numbers = x + PANEL_BLOCK_BYTES * (columns // 32 * panel + first // 32)
-            for row in range(0, count, 8):
-                sums = totals + TOTAL_PANEL_BYTES * panel + 64 * row
-                _multiply_eight(packed + CODE_ROW_BYTES * row, numbers, (stop - first) // 32, number(job, 6), sums)
+            given = PANEL_BLOCK_BYTES * (columns // 32), (stop - first) // 32, number(job, 6)
+            for row in range(0, count, ROWS):
+                own, sums = packed + CODE_ROW_BYTES * row, totals + TOTAL_PANEL_BYTES * panel + 64 * row
+                if panel + 1 < panels:
+                    _multiply_two_panels(own, numbers, *given, sums)
+                else:
+                    _multiply_panel(own, numbers, *given, sums)
     write_out(totals, count, vectors, out, number(job, 5))
 
 

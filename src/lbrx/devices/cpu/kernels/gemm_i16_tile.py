@@ -26,9 +26,9 @@ ROWS, PANELS = 8, 2
 F32X16: Any = Vector("f32", 16)
 
 
-def sums_of(rows: int, panels: int) -> Any:
+def sums_of(rows: int, panels: int, element: str = "i32") -> Any:
     """The type of sums: sixteen lanes for each row and panel."""
-    return types.UniTuple(I32X16, rows * panels)  # type: ignore[no-untyped-call]
+    return types.UniTuple(I32X16.of(element), rows * panels)  # type: ignore[no-untyped-call]
 
 
 SUMS = sums_of(ROWS, PANELS)
@@ -107,6 +107,7 @@ def make_add_scaled(
         total_bytes: Value,
     ) -> None:
         vector = F32X16.llvm
+        builder.fence("seq_cst", "singlethread")  # keeps totals in memory: registers would not suffice
         for panel in range(panels):
             skipped = I64(panel)
             own_scales = load_at(builder, builder.add(x_scales, builder.mul(x_scale_bytes, skipped)), vector)

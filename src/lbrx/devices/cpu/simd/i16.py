@@ -56,11 +56,9 @@ def add_products(builder: Builder, left: Value, right: Value, sums: Value) -> Va
     return builder.add(sums, pairwise_products(builder, left, right))
 
 
-@instruction(I32X16.of("f32")(I16X32, I16X32, I32X16.of("f32")))
-def add_bf16_products(builder: Builder, left: Value, right: Value, sums: Value) -> Value:
+def bf16_products(builder: Builder, left: Value, right: Value, sums: Value) -> Value:
     """Sixteen sums of f32, each plus two products of neighbours in bf16: for processors that have an instruction."""
-    pairs = (builder.bitcast(words, I32X16.llvm) for words in (left, right))
-    return call_llvm(builder, "llvm.x86.avx512bf16.dpbf16ps.512", sums.type, [sums, *pairs])
+    return call_llvm(builder, "llvm.x86.avx512bf16.dpbf16ps.512", sums.type, [sums, left, right])
 
 
 def _transposed(builder: Builder, rows: list[Value]) -> list[Value]:
