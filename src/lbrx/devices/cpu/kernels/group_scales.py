@@ -17,11 +17,11 @@ from lbrx.devices.cpu.simd.scalars import f32_from_bits
 from lbrx.devices.cpu.simd.shuffles import make_shuffle
 from lbrx.devices.cpu.simd.vectors import (
     f32x8,
+    f32x16,
     floats_of,
     load,
     load_i8,
     load_u8,
-    make_filled,
     select,
     splat,
     store,
@@ -31,9 +31,9 @@ from lbrx.devices.cpu.simd.vectors import (
 F32, F16, BF16, I8, E8M0, E4M3 = range(6)
 """The types of numbers, as jobs give them."""
 load_f16_lanes, load_bf16_lanes = lanes.load_f16, lanes.load_bf16
-i32x8 = make_filled("i32", 8)
 TWICE = make_shuffle([lane // 2 for lane in range(16)])
 FOUR_TIMES = make_shuffle([lane // 4 for lane in range(16)])
+LEAST_POWER_BITS = np.int32(1 << 22)
 ZERO, NOT_A_NUMBER = np.float32(0.0), np.float32(np.nan)
 
 
@@ -58,33 +58,42 @@ def _number(source: Any, index: Any, dtype: Any) -> Any:
 @jit
 def _powers_of_two(exponents: Any) -> Any:
     """Scales of eight bits that are exponents: 255 is NaN."""
-    powers = floats_of(select(exponents > 0, exponents << 23, i32x8(1 << 22)))
+    powers = floats_of(select(exponents > 0, exponents << 23, splat(exponents, LEAST_POWER_BITS)))
     return select(exponents < 255, powers, splat(powers, NOT_A_NUMBER))
+
+
+@jit
+def _convert_vectors(like: Any, lanes: Any, source: Any, dtype: Any, vectors: Any, out: Any) -> None:
+    """So many vectors of numbers of a type as f32."""
+    if dtype == F16:
+        for number in range(vectors):
+            store(out, number, load_f16_lanes(like, source, number))
+    elif dtype == BF16:
+        for number in range(vectors):
+            store(out, number, load_bf16_lanes(like, source, number))
+    elif dtype == F32:
+        for number in range(vectors):
+            store(out, number, load(like, source, number))
+    elif dtype == I8:
+        for number in range(vectors):
+            store(out, number, to_f32(load_i8(like, source + lanes * number)))
+    elif dtype == E8M0:
+        for number in range(vectors):
+            store(out, number, _powers_of_two(load_u8(like, source + lanes * number)))
+    else:
+        for number in range(vectors):
+            store(out, number, e4m3_values(load_u8(like, source + lanes * number)))
 
 
 @jit
 def _convert(source: Any, dtype: Any, count: Any, out: Any) -> None:
     """Numbers of a type as f32. Nothing behind the last is read."""
-    like, eights = f32x8(0.0), count // 8
-    if dtype == F16:
-        for number in range(eights):
-            store(out, number, load_f16_lanes(like, source, number))
-    elif dtype == BF16:
-        for number in range(eights):
-            store(out, number, load_bf16_lanes(like, source, number))
-    elif dtype == F32:
-        for number in range(eights):
-            store(out, number, load(like, source, number))
-    elif dtype == I8:
-        for number in range(eights):
-            store(out, number, to_f32(load_i8(like, source + 8 * number)))
-    elif dtype == E8M0:
-        for number in range(eights):
-            store(out, number, _powers_of_two(load_u8(like, source + 8 * number)))
-    else:
-        for number in range(eights):
-            store(out, number, e4m3_values(load_u8(like, source + 8 * number)))
-    for index in range(8 * eights, count):
+    done = count // 16 * 16
+    _convert_vectors(f32x16(0.0), 16, source, dtype, count // 16, out)
+    if count - done >= 8:
+        _convert_vectors(f32x8(0.0), 8, source + item_bytes(dtype) * done, dtype, 1, out + 4 * done)
+        done += 8
+    for index in range(done, count):
         poke_f32(out, index, _number(source, index, dtype))
 
 

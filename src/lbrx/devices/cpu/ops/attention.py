@@ -24,6 +24,7 @@ from lbrx.engine.blas import in_tiles
 from lbrx.memory.scratch import borrowing, result_pool
 
 Array = npt.NDArray[Any]
+Ends = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]  # the first and one past the last key that a row sees
 _DTYPE_NUMBERS = {dtype_name: number for number, dtype_name in enumerate(DTYPE_NAMES)}
 _LEAST_ROWS, _MOST_ROWS, _TILES_WANTED = 384, 2048, 16
 _MANY_ROWS = 24
@@ -47,11 +48,6 @@ class _Job:
         """Query heads that share a head of keys."""
         return int(self.q.shape[0] // self.k.shape[0])
 
-    def key_range(self, first: int, stop: int) -> tuple[int, int]:
-        """The keys that queries ``first`` to ``stop`` - 1 can see, all together."""
-        low, high = self.visible(np.array([first, stop - 1]))
-        return int(low[0]), int(high[1])
-
     def visible(self, queries: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The first and one past the last key that each query sees."""
         positions, keys = queries + self.options.offset, self.k.shape[1]
@@ -62,7 +58,7 @@ class _Job:
         if self.options.window is not None:
             low = positions - self.options.window + 1
             high = np.minimum(high, positions + self.options.window)
-        return np.clip(low, 0, keys), np.clip(high, 0, keys)
+        return np.minimum(np.maximum(low, 0), keys), np.minimum(np.maximum(high, 0), keys)
 
 
 def attention(q: Array, k: Array, v: Array, options: AttentionOptions) -> Floats:
@@ -79,13 +75,14 @@ def attention(q: Array, k: Array, v: Array, options: AttentionOptions) -> Floats
     tile_queries = max(1, rows // job.group)
     tiles = -(-queries // tile_queries)
     sights: dict[int, Sight] = {}
+    ends: dict[int, Ends] = {}
 
     def step(number: int) -> None:
         # The last queries see the most keys: they come first, so that no thread is left with them at the end.
         head, first = number % job.k.shape[0], (tiles - 1 - number // job.k.shape[0]) * tile_queries
         stop = min(first + tile_queries, queries)
         if not (uses_i16 and _many_in_i16(job, head, first, stop, sights, out)):
-            _many(job, head, first, stop, out)
+            _many(job, head, first, stop, ends, out)
 
     in_tiles(job.k.shape[0] * tiles, lambda: step)
     return out
@@ -105,15 +102,20 @@ def _many_in_i16(job: _Job, head: int, first: int, stop: int, sights: dict[int, 
     return attention_i16(queries, job.scale, sights[first], job.k[head], job.v[head], job.softcap, target)
 
 
-def _many(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:
-    """The queries ``first`` to ``stop`` - 1 of all heads that share a head of keys, in one call of a kernel."""
+def _many(job: _Job, head: int, first: int, stop: int, ends: dict[int, Ends], out: Floats) -> None:
+    """The queries ``first`` to ``stop`` - 1 of all heads that share a head of keys, in one call of a kernel.
+
+    ``ends`` is kept for other heads.
+    """
     group, size, value_size = job.group, job.q.shape[2], job.v.shape[2]
     rows, padded_values = group * (stop - first), -(-value_size // 16) * 16
     padded = -(-rows // 6) * 6
-    low, high = job.key_range(first, stop)
     heads = slice(head * group, (head + 1) * group)
-    numbers = np.minimum(np.arange(padded), rows - 1) // group + first  # the heads of a position are neighbours
-    starts, stops = (np.ascontiguousarray(ends, np.int32) for ends in job.visible(numbers))
+    if first not in ends:
+        numbers = np.minimum(np.arange(padded), rows - 1) // group + first  # the heads of a position are neighbours
+        low, high = job.visible(numbers)
+        ends[first] = low.astype(np.int32), high.astype(np.int32)
+    starts, stops = ends[first]
     state = np.zeros((padded, 2), np.float32)
     state[:, 0] = -np.inf
     if job.options.sinks is not None:
@@ -135,7 +137,7 @@ def _many(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:
             *("attention_f32", "attend", address(queries), padded, size, address(starts), address(stops)),
             *(address(keys), keys.strides[0], _DTYPE_NUMBERS[keys.dtype]),
             *(address(values), values.strides[0], _DTYPE_NUMBERS[values.dtype], value_size),
-            *(low, high, bits(job.softcap), address(packed_keys), address(packed_values)),
+            *(int(starts[0]), int(stops[rows - 1]), bits(job.softcap), address(packed_keys), address(packed_values)),
             *(address(state), address(total)),
         )
         gathered = total[:rows, :value_size].reshape(stop - first, group, value_size)
