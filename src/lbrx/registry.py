@@ -190,6 +190,8 @@ RUNNERS: dict[str, str] = {
     "output": "lbrx.cluster.run:cluster_runner",
     "score": "lbrx.cluster.scoring:cluster_score_runner",
     "search": "lbrx.cluster.searching:cluster_search_runner",
+    "imatrix": "lbrx.cluster.calibrating:cluster_imatrix_runner",
+    "feedback": "lbrx.cluster.calibrating:cluster_feedback_runner",
 }
 """Functions that run jobs on a cluster, given its address (see `lbrx.files.output.run` and `lbrx.jobs.score`)."""
 

@@ -98,7 +98,7 @@ def test_a_worker_that_dies_changes_nothing(folder: Path, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_worker_that_sees_another_model_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(SHIPPED.base, folder / "model")
-    monkeypatch.setattr("lbrx.cluster.scoring._appearance", lambda _: "what the driver sees")
+    monkeypatch.setattr("lbrx.cluster.scoring.appearance", lambda _: "what the driver sees")
     expected = f"model: windows .*: failed {MAX_FAILURES} times .*: this worker sees another model than the driver"
     with pytest.raises(ClusterError, match=expected):
         score("model", TEXT, context=64, cluster="auto")

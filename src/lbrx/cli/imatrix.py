@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from lbrx.cli.options import Device
+from lbrx.cli.options import Cluster, Device
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.cli.running import reporting_fallbacks
@@ -32,6 +32,7 @@ def imatrix(
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
     threads: Annotated[int | None, Option(min=1, help="Number of threads (default: all processors).")] = None,
     device: Device = "cpu",
+    cluster: Cluster = None,
 ) -> None:
     """Measure which columns of the weights matter for a text.
 
@@ -43,6 +44,8 @@ def imatrix(
       lbrx imatrix Llama-3.2-1B imatrix.gguf --text calibration.txt
 
       lbrx imatrix model-q8_0.gguf imatrix.gguf --text prose.txt --text code.txt --max-chunks 100
+
+      lbrx imatrix /shared/model /shared/imatrix.gguf --text /shared/text.txt --cluster auto
 
       lbrx imatrix first.gguf both.gguf --add second.gguf
     """
@@ -69,6 +72,7 @@ def imatrix(
             progress=progress,
             threads=threads,
             device=device,
+            cluster=cluster,
         )
     if result.unused:
         _warn([f"{len(result.unused)} entries have experts that no token used, such as {result.unused[0]!r}"])

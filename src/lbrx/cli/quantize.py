@@ -203,7 +203,7 @@ def quantize(
             files = files_of_one(source, out, parsed) if calibrate else []
             with planning_for(limits, report, device, cluster), calibrating(files, measuring):
                 if calibrate:
-                    parsed = calibrated_options(source, out, choices, calibrate, device, measuring)
+                    parsed = calibrated_options(source, out, choices, calibrate, device, measuring, cluster)
                 plan = plan_quantize(source, out, parsed, **planning)
                 status.close()
                 if plot is not None:

@@ -10,13 +10,13 @@ from pathlib import Path
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.calls import Call, results_in_order
 from lbrx.cluster.connection import connected, import_ray, nodes_of, task_threads, worker_count
+from lbrx.cluster.opened_models import appearance, is_open, opened_models
 from lbrx.cluster.worker import alone
-from lbrx.errors import FileError
 from lbrx.files.remote.paths import is_remote
 from lbrx.jobs.score.score import ScoreJob, ScoreRunner, warm_up
 from lbrx.jobs.score.tally import Tally, score_window
 from lbrx.jobs.score.windows import Window
-from lbrx.models.inference import LanguageModel, open_model
+from lbrx.models.inference import LanguageModel
 from lbrx.settings import settings, using
 
 TASKS_PER_WORKER = 8
@@ -34,9 +34,6 @@ class ScoreOrder:
     is_rounded: bool
     threads: int
     activation_bits: int
-
-
-_opened: dict[str, tuple[LanguageModel, ...]] = {}
 
 
 def cluster_score_runner(address: str) -> ScoreRunner:
@@ -79,18 +76,9 @@ def _cluster_tallies(
 
 def _order(job: ScoreJob, threads: int) -> ScoreOrder:
     paths = tuple(model.path if is_remote(model.path) else model.path.resolve() for model in job.models)
-    seen = tuple(_appearance(model) for model in job.models)
+    seen = tuple(appearance(model) for model in job.models)
     computing = job.has_reference, job.is_rounded, threads, settings.activation_bits
     return ScoreOrder(uuid.uuid4().hex, paths, seen, tuple(job.ids), *computing)
-
-
-def _appearance(model: LanguageModel) -> str:
-    """What tells a model from another one: its shape, and the sizes of its files if they are on a file system."""
-    sizes: list[tuple[str, int]] = []
-    if not is_remote(model.path):
-        files = [model.path] if model.path.is_file() else sorted(model.path.glob("*.safetensors"))
-        sizes = [(file.name, file.stat().st_size) for file in files]
-    return f"{model.spec!r} {sizes}"
 
 
 def _score(order: ScoreOrder, windows: Sequence[Window]) -> list[Tally]:
@@ -104,17 +92,10 @@ def _score(order: ScoreOrder, windows: Sequence[Window]) -> list[Tally]:
 
 
 def _models(order: ScoreOrder) -> tuple[LanguageModel, ...]:
-    """The models of a job; a process keeps those of the last one only."""
-    if order.job not in _opened:
-        models = tuple(open_model(path) for path in order.paths)
-        for model, expected in zip(models, order.appearances, strict=True):
-            if _appearance(model) != expected:
-                raise FileError(
-                    f"{model.path}: this worker sees another model than the driver; "
-                    "expected the same models at the same paths on every node"
-                )
+    """The models of a job, whose kernels are ready."""
+    is_new = not is_open(order.job)
+    models = opened_models(order.job, order.paths, order.appearances)
+    if is_new:
         with alone():
             warm_up(models, order.ids)
-        _opened.clear()
-        _opened[order.job] = models
-    return _opened[order.job]
+    return models

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from time import monotonic
@@ -18,6 +18,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+import numpy.typing as npt
 
 from lbrx.base.atomic_write import write_atomically
 from lbrx.base.fast_dataclass import dataclass
@@ -34,11 +35,16 @@ from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.inference.watching import MatrixName, matrix_names
 from lbrx.models.inference.weights import Floats, Matrix
 from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
+from lbrx.registry import RUNNERS, load
 from lbrx.settings import arithmetic_version, using
 
 DEFAULT_CONTEXT = 512
 _SAVED_EVERY_SECONDS = 20.0
 _OUTPUT_NAME = "output.weight"
+
+
+Ids = npt.NDArray[np.int64]
+ChunkMeasurer = Callable[[LanguageModel, Sequence[Ids], bool], Iterable[dict[str, Sums]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +71,14 @@ def imatrix(
     progress: CountCallback | None = None,
     threads: int | None = None,
     device: str | None = None,
+    cluster: str | None = None,
 ) -> ImatrixResult:
     """Write the importance matrix of a model of any format for texts: a ``Path`` or paths of files in UTF-8.
 
     Without a text, a short mixed text of this package is used. ``out`` is a GGUF file, or a legacy file if its name
     ends in ``.dat``. ``add`` are importance matrices that are added to what is measured. Call it again with the same
     arguments to resume a run that was stopped. ``progress`` is called with the chunks done, the total and a name.
+    ``cluster`` is the address of a Ray cluster, or "auto" for the one of this machine: its workers measure chunks.
 
     >>> from lbrx.demo.models import demo_models
     >>> import lbrx, tempfile
@@ -86,9 +94,10 @@ def imatrix(
     if max_chunks is not None and max_chunks < 1:
         raise UsageError(f"max_chunks is {max_chunks}; expected at least 1")
     others = [(Path(each), read_sums(each)) for each in add]
-    with computing_on(device, None), using(threads=threads):
+    with computing_on(device, cluster), using(threads=threads):
+        measure = measured_here if cluster is None else load(RUNNERS["imatrix"])(cluster, threads)
         run = _Run(source, target, paths, context, max_chunks, process_output)
-        measured = run.measured(progress)
+        measured = run.measured(progress, measure)
     result = added([*others, (source, measured)])
     write_imatrix(target, result)
     run.forget()
@@ -121,6 +130,7 @@ def calibrated(
     out: Path,
     text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     progress: CountCallback | None = None,
+    cluster: str | None = None,
 ) -> Path:
     """Write the importance matrix of a model that is quantized beside the output, unless it is there already."""
     path = out.with_name(f"{out.name.removesuffix('.gguf')}.imatrix.gguf")
@@ -130,7 +140,7 @@ def calibrated(
         if read_sums(path).identity == run.identity:
             run.forget()  # a run that was killed may not have done it
             return path
-    imatrix(model, path, texts, overwrite=True, progress=progress)
+    imatrix(model, path, texts, overwrite=True, progress=progress, cluster=cluster)
     return path
 
 
@@ -152,7 +162,6 @@ class _Run:
         self._chunks, self._context = calibration_chunks(self._model, tokenizer, paths, context, max_chunks), context
         self._datasets = tuple(str(path) for path in paths) or (CALIBRATION_NAME,)
         self._with_output = process_output
-        self._names = matrix_names(self._model.spec, self._model.weights)
         self._sums: dict[str, Sums] = {}
         self._partial = target.with_name(f".{target.name}.partial.npz")
         given = [arithmetic_version(), str(source.resolve()), model_state(source), context, process_output]
@@ -161,14 +170,16 @@ class _Run:
             digest.update(chunk.tobytes())
         self.identity = digest.hexdigest()
 
-    def measured(self, progress: CountCallback | None) -> RawMatrix:
+    def measured(self, progress: CountCallback | None, measure: ChunkMeasurer) -> RawMatrix:
         done, saved = self._restored(), monotonic()
-        for number in range(done, len(self._chunks)):
-            if progress is not None:
-                progress(number, len(self._chunks), self._model.path.name)
-            self._model.run_watched(
-                self._chunks[number], _Watcher(self._names, self._sums), with_output=self._with_output
-            )
+        if progress is not None:
+            progress(done, len(self._chunks), self._model.path.name)
+        measured = measure(self._model, self._chunks[done:], self._with_output)
+        for number, found in enumerate(measured, done):
+            for name, sums in found.items():
+                self._sums[name] = self._sums[name].plus(sums, name) if name in self._sums else sums
+            if progress is not None and number + 1 < len(self._chunks):
+                progress(number + 1, len(self._chunks), self._model.path.name)
             if monotonic() - saved > _SAVED_EVERY_SECONDS:
                 self._save(number + 1)
                 saved = monotonic()
@@ -203,6 +214,15 @@ class _Run:
                 return int(stored["done"])
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             return 0
+
+
+def measured_here(model: LanguageModel, chunks: Sequence[Ids], with_output: bool) -> Iterator[dict[str, Sums]]:
+    """Yield the sums of each chunk of a text."""
+    names = matrix_names(model.spec, model.weights)
+    for chunk in chunks:
+        sums: dict[str, Sums] = {}
+        model.run_watched(chunk, _Watcher(names, sums), with_output=with_output)
+        yield sums
 
 
 class _Watcher:

@@ -16,6 +16,7 @@ from lbrx.engine.device import computing_on
 from lbrx.errors import UsageError
 from lbrx.files.formats.source import read_text
 from lbrx.files.formats.strict_json import reading
+from lbrx.files.output.options import RunKeywords
 from lbrx.files.remote.paths import is_remote
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.imatrix.generated import is_generated, written_texts
@@ -27,6 +28,7 @@ from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
 from lbrx.jobs.quantize.sensitivity import measure_sensitivities, sensitivity_path
 from lbrx.jobs.quantize.target_format import check_output_format, in_target_format
 from lbrx.jobs.quantize.targets import MlxTarget, model_name
+from lbrx.memory.limits import limited
 
 
 @contextmanager
@@ -63,6 +65,12 @@ def _locked(path: Path, measuring: Measuring | None) -> Iterator[None]:
             os.close(descriptor)
 
 
+def cluster_address(options: RunKeywords) -> str | None:
+    """The address of the cluster of a run, or None."""
+    cluster = options.get("cluster")
+    return cluster if cluster is None or isinstance(cluster, str) else cluster.address
+
+
 def files_of_one(source: Path, out: Path, options: QuantizeOptions) -> list[Path]:
     """The stems of what is measured for one output. Outputs of different sizes share measurements of the model."""
     own = out.with_name(out.name.removesuffix(".gguf"))
@@ -93,6 +101,18 @@ def check_texts(texts: Sequence[Path]) -> None:
             raise UsageError(f"{text}: is empty; expected a text")
 
 
+def texts_of_run(
+    source: str | os.PathLike[str],
+    out: Path,
+    texts: Sequence[Path],
+    options: RunKeywords,
+    measuring: Measuring | None,
+) -> list[Path]:
+    """The texts to calibrate with; the model writes one itself if it is asked to."""
+    with limited(options.get("threads"), options.get("memory")), computing_on(options.get("device"), None):
+        return written_texts(Path(source), out, texts, measuring)
+
+
 def calibrated_options(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -100,6 +120,7 @@ def calibrated_options(
     texts: Sequence[Path],
     device: str | None = None,
     measuring: Measuring | None = None,
+    cluster: str | None = None,
 ) -> QuantizeOptions:
     """Run texts for the importance matrix and, if there is a size, for the sensitivity of each tensor.
 
@@ -112,7 +133,7 @@ def calibrated_options(
     if parsed.has_size and isinstance(parsed.target, MlxTarget):
         options = parse_options(**choices)
     else:
-        path = calibrated_imatrix(source, shared, texts, imatrix, device, measuring)
+        path = calibrated_imatrix(source, shared, texts, imatrix, device, measuring, cluster)
         options = parse_options(**{**choices, "imatrix": path})
     if not options.has_size:
         return options
@@ -134,9 +155,10 @@ def calibrated_imatrix(
     imatrix: str | Path | None,
     device: str | None = None,
     measuring: Measuring | None = None,
+    cluster: str | None = None,
 ) -> Path:
     """Measure the importance matrix of a model for texts, unless that was done before; returns its path."""
     if imatrix is not None:
         raise UsageError("--calibrate and --imatrix cannot be used together")
     with computing_on(device, None):
-        return calibrated(source, Path(out), texts, measuring)
+        return calibrated(source, Path(out), texts, measuring, cluster)

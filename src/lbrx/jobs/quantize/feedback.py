@@ -12,7 +12,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from lbrx.files.output.contents import PlannedTensor
 from lbrx.files.output.options import CountCallback
 from lbrx.files.output.plan import model_state
 from lbrx.jobs.imatrix.imatrix import DEFAULT_CONTEXT, calibration_chunks
-from lbrx.jobs.quantize.coded import CodedTensor, Quantization
+from lbrx.jobs.quantize.coded import Quantization
+from lbrx.jobs.quantize.feedback_encoding import PieceEncoder, encoded_here, known_from
 from lbrx.jobs.quantize.feedback_experts import (
     MOST_GRAM_BYTES,
     Inputs,
@@ -41,27 +41,19 @@ from lbrx.jobs.quantize.feedback_pieces import (
     is_stored,
     join_items,
     layer_labels,
-    mlx_names_of,
-    pieces_of,
     router_label,
     store_piece,
     stored_values,
 )
-from lbrx.jobs.quantize.group_codes import encode_rows, finite_rows
-from lbrx.models.architectures.gguf_roles import layer_of
-from lbrx.models.architectures.mlx_modes import SETTING_KEYS
-from lbrx.models.architectures.mlx_weights import mlx_to_hf
+from lbrx.jobs.quantize.feedback_wanted import Wanted, before_coding
+from lbrx.jobs.quantize.group_codes import encode_rows
 from lbrx.models.inference import LanguageModel
 from lbrx.models.inference.drift import DriftGram, DriftRun
-from lbrx.models.inference.layerwise import LayerwiseRun, model_on_demand
-from lbrx.models.inference.opening import spec_of_gguf
-from lbrx.models.inference.spec import spec_of_config
+from lbrx.models.inference.layerwise import LayerwiseRun
 from lbrx.models.inference.weights import LayerWeights, Reader, TensorSource, normalized, read_layer
 from lbrx.models.tokenizers.text import open_tokenizer
-from lbrx.ops.feedback import encode_with_feedback, gains_from_feedback
-from lbrx.ops.feedback_factors import DEFAULT_SHRINK, drift_correction, feedback_factors
+from lbrx.ops.feedback_factors import DEFAULT_SHRINK
 from lbrx.settings import arithmetic_version
-from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.tensor import Tensor
 
 _DRIFT_SHARE = 0.4  # of the drift of inputs that a matrix makes up for
@@ -85,16 +77,19 @@ def encode_layers(
     texts: Sequence[Path],
     shrink: float = DEFAULT_SHRINK,
     progress: CountCallback | None = None,
+    encoder: PieceEncoder = encoded_here,
 ) -> Path:
     """Encode the matrices of all layers of a model, and the output matrix, for texts; returns the folder of the blocks.
 
     ``quantization`` has the type of each tensor. Tensors that stay what they are, are left out.
+    ``encoder`` encodes matrices for which sums of inputs are known: on this machine, or on a cluster.
     """
     check_shrink(shrink)
-    model, sources = _before_coding(source, quantization)
+    model, sources = before_coding(source, quantization)
     chunks = calibration_chunks(model, open_tokenizer(source), texts, DEFAULT_CONTEXT, None)
     folder = _folder(source, out, chunks, shrink, quantization)
-    _Layers(model, sources, chunks, _Wanted(model, quantization), folder, shrink).encode(progress)
+    wanted = Wanted(model, quantization)
+    _Layers(model, sources, chunks, wanted, folder, shrink, encoder).encode(progress)
     return folder
 
 
@@ -104,75 +99,9 @@ def check_shrink(shrink: float) -> None:
         raise UsageError(f"a shrinkage of {shrink} is not possible; expected 0 to 1")
 
 
-def _before_coding(source: Path, quantization: Quantization) -> tuple[LanguageModel, dict[str, PlannedTensor]]:
-    """The model with the tensors that are quantized, before they are, and these; a layer is read when it is run."""
-    contents = quantization.contents
-    tensors = {each.source.name: each.source for each in quantization.coded}
-    if contents.format == "gguf":
-        metadata = {key: typed.value for key, typed in contents.metadata.items()}
-        spec = spec_of_gguf(metadata, {name: each.make() for name, each in tensors.items()}, str(source))
-    else:
-        config = {key: value for key, value in (contents.config or {}).items() if key not in SETTING_KEYS}
-        contents = replace(contents, tensors=tuple(tensors.values()), config=config)
-        if contents.format == "mlx":
-            contents = mlx_to_hf(contents, type_name="f32", keep_separate=True)
-        tensors = contents.by_name
-        spec = spec_of_config(config, str(source), frozenset(tensors))
-    taken = TensorSource(str(source), frozenset(tensors), lambda name: tensors[name].make())
-    return model_on_demand(source, spec, taken), tensors
-
-
 def forget(folder: Path) -> None:
     """Remove the folder of a finished run."""
     shutil.rmtree(folder, ignore_errors=True)
-
-
-class _Wanted:
-    """The matrices of a model that are encoded: those of each layer by their names, and the output matrix."""
-
-    def __init__(self, model: LanguageModel, quantization: Quantization) -> None:
-        self._model = model
-        contents = quantization.contents
-        names = mlx_names_of(contents.config, list(model.weights.names)) if contents.format == "mlx" else {}
-        found = [piece for each in quantization.coded if _gains(each) for piece in pieces_of(each, names)]
-        self.layers: dict[int, dict[str, Piece]] = {}
-        for piece in found:
-            layer = _layer_of(model, piece.label)
-            if layer is not None:
-                self.layers.setdefault(layer, {})[piece.label] = piece
-        by_name = {piece.label: piece for piece in found}
-        output = by_name.get(model.weights.output.weight.name or "")
-        # The errors of 8 bits are too small for the additional pass through the model that a tied matrix needs.
-        self.output = None if output is not None and model.spec.is_tied and _bits(output.coded) >= 8 else output
-        self.embedding = next(
-            (each for each in quantization.coded if each.source.name == model.weights.embedding.name), None
-        )
-        self.stacks = frozenset(
-            each.source.name
-            for each in quantization.coded
-            if len(each.source.shape) == 3 and each.source.name not in names
-        )
-
-    def of_layer(self, number: int) -> dict[str, Piece]:
-        """The matrices of a layer by their names."""
-        return self.layers.get(number, {})
-
-    def coded_of_layer(self, number: int) -> dict[str, CodedTensor]:
-        """The tensors of the output that the matrices of a layer become, by their names."""
-        return {piece.coded.source.name: piece.coded for piece in self.of_layer(number).values()}
-
-
-def _layer_of(model: LanguageModel, name: str) -> int | None:
-    return layer_of(name) if model.spec.is_gguf else model.spec.family.layer_of(name)
-
-
-def _gains(each: CodedTensor) -> bool:
-    type_name = each.choice.type_name
-    return each.grouped is not None or (gains_from_feedback(type_name) and type_name != each.source.type_name)
-
-
-def _bits(each: CodedTensor) -> float:
-    return each.grouped.spec.bits if each.grouped is not None else codec(each.choice.type_name).bits
 
 
 def _folder(
@@ -216,12 +145,13 @@ class _Layers:
         model: LanguageModel,
         sources: Mapping[str, PlannedTensor],
         chunks: Sequence[npt.NDArray[np.int64]],
-        wanted: _Wanted,
+        wanted: Wanted,
         folder: Path,
         shrink: float,
+        encoder: PieceEncoder,
     ) -> None:
         self._model, self._sources, self._chunks = model, sources, chunks
-        self._wanted, self._folder, self._shrink = wanted, folder, shrink
+        self._wanted, self._folder, self._shrink, self._encoder = wanted, folder, shrink, encoder
 
     def encode(self, progress: CountCallback | None) -> None:
         wanted, output = self._wanted, self._wanted.output
@@ -241,7 +171,8 @@ class _Layers:
             self._encode_layer(run, number)
             run.finish_layer(self._coded_layer(number))
         if output is not None and is_output_missing and not self._model.spec.is_tied:
-            self._encode([output], known_inputs(run.output_gram(output.label), self._shrink, _DRIFT_SHARE))
+            gram = run.output_gram(output.label)
+            self._encode([([output], self._inputs(gram, [output], frozenset(), None))])
 
     def _missing(self, pieces: Iterable[Piece]) -> list[Piece]:
         return [piece for piece in pieces if not is_stored(self._folder, piece)]
@@ -265,7 +196,7 @@ class _Layers:
         gram = DriftGram.of_size(self._model.spec.hidden, output.label)
         for hidden in run.hidden:
             gram.add(normalized(hidden, self._model.weights.final_norm), None)
-        self._encode([output], known_inputs(gram, self._shrink, _DRIFT_SHARE))
+        self._encode([([output], self._inputs(gram, [output], frozenset(), None))])
 
     def _coded_embedding(self) -> Tensor | None:
         """The embedding of the output, or None if it stays what it is."""
@@ -295,26 +226,21 @@ class _Layers:
         for index, group in enumerate(groups):
             grams = run.next_layer(weights, lambda each: labels.get(id(each)), group, is_last=index == len(groups) - 1)
             of_all = next((gram for gram in grams if router in gram.names), of_all)
-            for gram in grams:
-                self._encode_matrices(gram, [missing[name] for name in gram.names if name in missing], inner, of_all)
+            wanted = [(gram, [missing[name] for name in gram.names if name in missing]) for gram in grams]
+            self._encode((own, self._inputs(gram, own, inner, of_all)) for gram, own in wanted if own)
         self._encode_unused(number, missing, inner, of_all)
         for coded in self._wanted.coded_of_layer(number).values():
             join_items(self._folder, coded)
 
-    def _encode_matrices(
+    def _inputs(
         self, gram: DriftGram, pieces: Sequence[Piece], inner: frozenset[str], of_all: DriftGram | None
-    ) -> None:
-        """Encode all matrices that have the same inputs."""
-        if not pieces:
-            return
+    ) -> Inputs:
+        """What is known of the inputs of matrices that have the same ones."""
         if not (np.isfinite(gram.total).all() and np.isfinite(gram.drift).all()):
             raise UsageError(f"{self._model.path}: the inputs of {gram.names[0]!r} are not finite")
         if pieces[0].item is None:
-            inputs = known_inputs(gram, self._shrink, _DRIFT_SHARE)
-        else:
-            others = of_all if pieces[0].label in inner else None
-            inputs = expert_inputs(gram, others, self._shrink, _DRIFT_SHARE)
-        self._encode(pieces, inputs)
+            return known_inputs(gram, self._shrink, _DRIFT_SHARE)
+        return expert_inputs(gram, of_all if pieces[0].label in inner else None, self._shrink, _DRIFT_SHARE)
 
     def _encode_unused(
         self, number: int, missing: Mapping[str, Piece], inner: frozenset[str], of_all: DriftGram | None
@@ -324,29 +250,17 @@ class _Layers:
         stacks = self._wanted.of_layer(number).values()
         used = {id(piece.coded) for piece in stacks if is_stored(self._folder, piece)}
         unused = [piece for piece in unused if id(piece.coded) in used]
-        for piece in unused:
-            self._encode_matrices(DriftGram.of_size(piece.columns, piece.label), [piece], inner, of_all)
+        nothing = ((DriftGram.of_size(piece.columns, piece.label), piece) for piece in unused)
+        self._encode(([piece], self._inputs(gram, [piece], inner, of_all)) for gram, piece in nothing)
         if unused:
             count = 1 + max(piece.item or 0 for piece in stacks)
             numbers = sorted({piece.item for piece in unused if piece.item is not None})
             add_warning(self._folder, unused_warning(number, numbers, count))
 
-    def _encode(self, pieces: Sequence[Piece], inputs: Inputs) -> None:
-        factors = feedback_factors(inputs.total, inputs.shrink)
-        correction = None
-        if inputs.drift is not None:
-            correction = drift_correction(inputs.total, inputs.drift, inputs.drift_share)
-        for piece in pieces:
-            values, grouped = piece.values(), piece.coded.grouped
-            if grouped is not None:
-                codes = encode_rows(piece.label, values, grouped.spec, inputs.importance, factors, correction)
-                store_piece(self._folder, piece, codes)
-                continue
-            parts = [
-                encode_with_feedback(rows, piece.coded.choice.type_name, inputs.importance, factors).tobytes()
-                for rows in finite_rows(piece.label, values, correction)
-            ]
-            store_piece(self._folder, piece, b"".join(parts))
+    def _encode(self, known: Iterable[tuple[Sequence[Piece], Inputs]]) -> None:
+        factored = ((pieces, known_from(inputs)) for pieces, inputs in known)
+        for piece, encoded in self._encoder(factored):
+            store_piece(self._folder, piece, encoded)
 
     def _coded_layer(self, number: int) -> LayerWeights:
         """The weights of a layer, with blocks where it is encoded."""

@@ -27,12 +27,16 @@ from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.calibration import (
     calibrated_options,
     calibrating,
+    cluster_address,
     files_of_one,
     parse_before_calibration,
+    texts_of_run,
 )
 from lbrx.jobs.quantize.coded import Quantization
 from lbrx.jobs.quantize.feedback import check_shrink, encode_layers, folder_identity, forget
+from lbrx.jobs.quantize.feedback_encoding import piece_encoder
 from lbrx.jobs.quantize.feedback_pieces import feedback_warnings
+from lbrx.jobs.quantize.feedback_wanted import FeedbackJob
 from lbrx.jobs.quantize.figures import Drawing
 from lbrx.jobs.quantize.gguf_model import check_requantized, quantize_gguf
 from lbrx.jobs.quantize.hf_model import quantize_hf
@@ -152,17 +156,19 @@ def quantize(
     choices["to"] = to if isinstance(to, str) else None
     if texts is None:
         parsed = parse_options(**choices)
-        one.check(parsed, options)
+        one.check(parsed)
         return one.written(target, parsed, options)
     parsed = parse_before_calibration(target, choices, texts)
-    one.check(parsed, options)
+    one.check(parsed)
     file_names = [target.name] if isinstance(parsed.target, FileType) else None
     Staging(target, file_names).check_target(options.get("overwrite", False))  # before the long part
     _check_source(source, [parsed if parsed.has_size else replace(parsed, imatrix=target)])
     with calibrating(files_of_one(Path(source), target, parsed), measuring):
-        texts[:] = _written_texts(source, target, texts, options, measuring)
+        texts[:] = texts_of_run(source, target, texts, options, measuring)
         with limited(options.get("threads"), None):
-            parsed = calibrated_options(source, target, choices, texts, options.get("device"), measuring)
+            parsed = calibrated_options(
+                source, target, choices, texts, options.get("device"), measuring, cluster_address(options)
+            )
         return one.written(target, parsed, options)
 
 
@@ -195,13 +201,13 @@ def _checked(job: Several, one: _One, options: RunKeywords) -> Iterator[Several]
     from lbrx.jobs.quantize.several import check_several
 
     for each in check_several(job, options.get("overwrite", False)):
-        one.check(each, options)
+        one.check(each)
     if one.texts is None:
         yield job
         return
     _check_source(job.source, job.choices(job.out).values())
     with calibrating([job.out, job.out / model_name(job.source)], one.measuring):
-        texts = _written_texts(job.source, job.out, one.texts, options, one.measuring)
+        texts = texts_of_run(job.source, job.out, one.texts, options, one.measuring)
         one.texts[:] = texts
         yield replace(job, texts=texts, feedback_identity=one.feedback_identity())
 
@@ -234,14 +240,14 @@ class _One:
     max_shard_bytes: int | str | None
     measuring: Measuring | None
 
-    def check(self, choices: QuantizeOptions, options: RunKeywords) -> None:
+    def check(self, choices: QuantizeOptions) -> None:
         """Raise if error feedback is asked for and not possible."""
         if not self.feedback:
             return
         if self.texts is None:
             raise UsageError("--feedback needs --calibrate, a text whose inputs of layers are measured")
-        if choices.prune_layers or options.get("cluster") is not None:
-            raise UsageError("--feedback cannot be used with --prune-layers and --cluster")
+        if choices.prune_layers:
+            raise UsageError("--feedback cannot be used with --prune-layers")
         check_shrink(self.shrink)
 
     def feedback_identity(self) -> str:
@@ -273,20 +279,6 @@ def _check_source(source: str | os.PathLike[str], choices: Iterable[QuantizeOpti
                 check_requantized(own, options)
 
 
-def _written_texts(
-    source: str | os.PathLike[str],
-    out: Path,
-    texts: Sequence[Path],
-    options: RunKeywords,
-    measuring: Measuring | None,
-) -> list[Path]:
-    """The texts to calibrate with; the model writes one itself if it is asked to."""
-    from lbrx.jobs.imatrix.generated import written_texts
-
-    with limited(options.get("threads"), options.get("memory")), computing_on(options.get("device"), None):
-        return written_texts(Path(source), out, texts, measuring)
-
-
 def _with_feedback(
     source: str | os.PathLike[str],
     out: Path,
@@ -299,8 +291,19 @@ def _with_feedback(
     """Encode the layers first; the options then name their folder."""
     with limited(options.get("threads"), options.get("memory")), computing_on(options.get("device"), None):
         plan = plan_quantize(source, out, choices, measuring=measuring)
-        folder = encode_layers(Path(source), out, plan.quantization, texts, shrink, measuring)
+        path = Path(source)
+        with piece_encoder(
+            _feedback_job(path, out, choices), cluster_address(options), options.get("threads")
+        ) as encoder:
+            folder = encode_layers(path, out, plan.quantization, texts, shrink, measuring, encoder)
     return replace(choices, feedback=folder)
+
+
+def _feedback_job(source: Path, out: Path, choices: QuantizeOptions) -> FeedbackJob:
+    """The job for workers of a cluster, which see the same files at the same paths."""
+    imatrix = None if choices.imatrix is None else choices.imatrix.resolve()
+    own = replace(choices, imatrix=imatrix)
+    return FeedbackJob(source.resolve(), partial(plan_quantize, source.resolve(), out.absolute(), own))
 
 
 def plan_output_of_quantize(

@@ -31,7 +31,7 @@ from lbrx.jobs.convert.model_card import CARD_NAME, card_metadata, card_of
 from lbrx.jobs.imatrix.generated import is_generated
 from lbrx.jobs.imatrix.imatrix import calibrated
 from lbrx.jobs.quantize.budget import Measuring
-from lbrx.jobs.quantize.calibration import check_texts
+from lbrx.jobs.quantize.calibration import check_texts, cluster_address
 from lbrx.jobs.quantize.feedback import feedback_folder, forget
 from lbrx.jobs.quantize.figures import (
     PICTURE_NAME,
@@ -179,7 +179,9 @@ def _importances(job: Several, measuring: Measuring | None, options: RunKeywords
         return None
     make_directory(job.out)
     with computing_on(options.get("device"), None):
-        return calibrated(job.source, job.out / f"{model_name(job.source)}.gguf", job.texts, measuring)
+        return calibrated(
+            job.source, job.out / f"{model_name(job.source)}.gguf", job.texts, measuring, cluster_address(options)
+        )
 
 
 class _Run:
