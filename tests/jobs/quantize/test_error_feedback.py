@@ -55,7 +55,7 @@ def test_the_model_is_closer_to_the_original_at_the_same_size(tmp_path: Path, te
 
 
 def test_a_stopped_run_encodes_only_the_rest(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import lbrx.jobs.quantize.feedback as module
+    import lbrx.jobs.quantize.feedback_encoding as module
 
     original, calls = module.encode_with_feedback, []
 
