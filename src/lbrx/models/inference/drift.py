@@ -72,7 +72,8 @@ class DriftRun:
             [each.first_hidden(text, at) for text, at in zip(ids, positions, strict=True)]
             for each, positions in zip((model, copy), self._positions, strict=True)
         ]
-        self._cache = model.new_cache(max(text.size for text in ids))
+        self._longest = max(text.size for text in ids)
+        self._cache = model.new_cache(self._longest)
         self._is_same, self._number = embedding is None, 0
 
     def next_layer(
@@ -104,6 +105,7 @@ class DriftRun:
         for index in range(len(self._hidden[1])):
             self._hidden[1][index] = self._run(1, index, weights)
         self._number += 1
+        self._cache = self._model.new_cache(self._longest)  # a new one holds no other layer's keys
         self._is_same = False
 
     def output_gram(self, name: str) -> DriftGram:
