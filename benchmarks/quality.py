@@ -29,7 +29,7 @@ from lbrx.demo.models import demo_models
 
 SUITE = "quality"
 # model -> (type of the original, tokens of a chunk, chunks for each text)
-MODELS = {"stories15m": ("f32", 256, 24), "smollm2": ("f16", 512, 10), "gemma3": ("f16", 512, 5)}
+MODELS = {"stories15m": ("f32", 256, 24), "smollm2": ("f16", 512, 8), "gemma3": ("f16", 512, 4)}
 FOUR_BITS, OTHERS = 1 / (1 - 0.30), 1 / (1 - 0.20)
 TYPES = {"q4_k_m": FOUR_BITS, "iq4_xs": FOUR_BITS, "q3_k_m": OTHERS, "iq3_m": OTHERS, "q2_k": OTHERS, "iq2_m": OTHERS}
 NEED_IMPORTANCES = ("iq2_m",)

@@ -56,7 +56,7 @@ from lbrx.ops.feedback_factors import DEFAULT_SHRINK
 from lbrx.settings import arithmetic_version
 from lbrx.tensors.tensor import Tensor
 
-_DRIFT_SHARE = 0.4  # of the drift of inputs that a matrix makes up for
+_DRIFT_SHARE = 0.3  # of the drift of inputs that a matrix makes up for
 _IDENTITY_NAME = "identity.json"
 
 
