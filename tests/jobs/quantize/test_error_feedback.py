@@ -54,6 +54,16 @@ def test_the_model_is_closer_to_the_original_at_the_same_size(tmp_path: Path, te
     ]
 
 
+@pytest.mark.parametrize("name", ["q3_k_m", "iq2_m"])
+def test_threads_do_not_matter(tmp_path: Path, text: Path, name: str) -> None:
+    found = []
+    for threads in (1, 3):
+        out = tmp_path / f"of_{threads}.gguf"
+        quantize(demo_models().base, out, name, calibrate=text, feedback=True, threads=threads)
+        found.append(_values(out))
+    assert found[0] == found[1]
+
+
 def test_a_stopped_run_encodes_only_the_rest(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import lbrx.jobs.quantize.feedback_encoding as module
 
