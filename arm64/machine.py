@@ -123,6 +123,8 @@ class Machine:
             "PYTHONHOME": self.root / "usr",
             "PYTHONPATH": f"{ROOT / 'arm64/startup'}:{ROOT / 'src'}:{ROOT}:{self.packages}",
             "PYTHONNOUSERSITE": "1",
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": self.folder / "bytecode",
             "LBRX_CACHE_DIR": self.folder / "cache",
         }
         exports = "".join(f"export {name}='{value}'\n" for name, value in settings.items())
