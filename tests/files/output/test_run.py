@@ -346,6 +346,14 @@ def test_unfinished_work_of_another_build_of_this_version(models: Path, monkeypa
         merge(LINEAR, "out")
 
 
+def test_unfinished_work_of_another_precision_of_activations(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(monkeypatch)
+    with lbrx.using(activation_bits=8), pytest.raises(UsageError) as caught:
+        merge(LINEAR, "out")
+    assert "the precision of activations (--activation-bits) is another" in str(caught.value)
+    assert merge(LINEAR, "out").resumed_tensors > 0
+
+
 @pytest.mark.parametrize("has_lost_target", [False, True])
 def test_a_journal_of_another_format(models: Path, monkeypatch: pytest.MonkeyPatch, has_lost_target: bool) -> None:
     interrupted(monkeypatch)
