@@ -11,6 +11,7 @@ import pytest
 import lbrx
 from lbrx.devices.cpu.build.native import MULTIPLIES_PAIRS
 from lbrx.devices.cpu.ops.coded_groups import CODED_GROUPS
+from lbrx.devices.cpu.ops.gemm_i16 import FORMS, WORDS
 from lbrx.devices.cpu.simd.processor import MULTIPLIES_BF16
 from lbrx.engine.device import device
 from lbrx.engine.key_values import KeyValueCache
@@ -52,6 +53,15 @@ def test_every_codec_keeps_the_bound(type_name: str, vectors: int) -> None:
 def test_rows_that_are_no_whole_groups(type_name: str, blocks: int, vectors: int) -> None:
     columns = codec(type_name).block_elements * blocks
     _check(normal(vectors, columns), weight_of(type_name, 70, columns))
+
+
+@pytest.mark.skipif(not MULTIPLIES_PAIRS, reason="on this processor BLAS multiplies many vectors")
+@pytest.mark.parametrize("type_name", CODED_GROUPS)
+def test_products_of_bytes_have_the_bits_of_products_of_words(type_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x = weight_of(type_name, 70, 768), normal(37, 768)
+    in_bytes = _in_8_bits(x, weight)
+    monkeypatch.setitem(FORMS, 8, WORDS._replace(suffix="_in_8_bits"))
+    np.testing.assert_array_equal(_in_8_bits(x, weight), in_bytes)
 
 
 def _adversarial(columns: int) -> Floats:

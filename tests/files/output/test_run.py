@@ -346,7 +346,8 @@ def test_unfinished_work_of_another_build_of_this_version(models: Path, monkeypa
         merge(LINEAR, "out")
 
 
-def test_unfinished_work_of_another_precision_of_activations(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("models")
+def test_unfinished_work_of_another_precision_of_activations(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(monkeypatch)
     with lbrx.using(activation_bits=8), pytest.raises(UsageError) as caught:
         merge(LINEAR, "out")

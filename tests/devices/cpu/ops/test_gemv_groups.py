@@ -12,6 +12,7 @@ import pytest
 import lbrx
 from lbrx.devices.cpu.build.native import codec_kernel
 from lbrx.devices.cpu.ops.gemm_groups import gemm_groups
+from lbrx.devices.cpu.ops.gemm_i16 import FORMS, WORDS
 from lbrx.devices.cpu.ops.gemv_groups import gemv_groups
 from lbrx.engine.block_sizes import MOST_VECTORS
 from lbrx.errors import TruncatedError
@@ -38,14 +39,20 @@ def affine_weight(values: npt.NDArray[np.float32], bits: int, group_size: int, d
     return dequantize(parts.weight, parts.scales, parts.biases, mode)
 
 
-def bound(x: Any, weight: lbrx.Tensor, offsets: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def bound(
+    x: Any, weight: lbrx.Tensor, offsets: npt.NDArray[np.float64], activation_bits: int = 16
+) -> npt.NDArray[np.float64]:
     """What `gemv_groups` promises. ``offsets`` has what is added to scale times code, for every weight."""
     values, vectors = wide(weight), wide(x)
     largest = abs(vectors).reshape(len(vectors), -1, 32).max(-1)
     magnitudes = abs(values).reshape(len(values), -1, 32).sum(-1)
     parts = abs(vectors) @ (abs(values - offsets) + abs(offsets)).T
     rounding = (vectors.shape[1] / 32 + 16) * 2.0**-24
-    return (largest @ magnitudes.T) / 65278 + rounding * parts + 2.0**-99 * magnitudes.sum(-1)
+    return (
+        (largest @ magnitudes.T) / (254 if activation_bits == 8 else 65278)
+        + rounding * parts
+        + 2.0**-99 * magnitudes.sum(-1)
+    )
 
 
 def of_rounded_weights(x: Any, weight: lbrx.Tensor) -> npt.NDArray[np.float64]:
@@ -62,9 +69,42 @@ def check(x: npt.NDArray[np.float32], weight: lbrx.Tensor, offsets: npt.NDArray[
     assert (error <= limit).all(), f"{(error / limit).max()} of the bound"
 
 
+def check_in_8_bits(x: npt.NDArray[np.float32], weight: lbrx.Tensor, offsets: npt.NDArray[np.float64]) -> None:
+    """The bound, and that products of bytes have the bits of products of words."""
+    in_bytes, in_words = (np.full((len(x), weight.shape[0]), np.nan, np.float32) for _ in range(2))
+    assert gemm_groups(x, weight.expr, in_bytes, 8)
+    error, limit = abs(in_bytes - wide(x) @ wide(weight).T), bound(x, weight, offsets, 8)
+    assert (error <= limit).all(), f"{(error / limit).max()} of the bound"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FORMS, 8, WORDS._replace(suffix="_in_8_bits"))
+        assert gemm_groups(x, weight.expr, in_words, 8)
+    np.testing.assert_array_equal(in_bytes, in_words)
+
+
 def biases_of(weight: lbrx.Tensor, group_size: int) -> npt.NDArray[np.float64]:
     biases = weight.expr.parts[2]  # type: ignore[attr-defined]
     return np.repeat(wide(lbrx.Tensor(biases)), group_size, axis=1)
+
+
+@pytest.mark.parametrize(("bits", "group_size", "dtype"), AFFINE)
+def test_affine_weights_times_many_vectors_of_8_bits(bits: int, group_size: int, dtype: str) -> None:
+    for vectors, groups in ((5, 9), (37, 1)):
+        weight = affine_weight(normal(70, groups * group_size), bits, group_size, dtype)
+        check_in_8_bits(normal(vectors, groups * group_size), weight, biases_of(weight, group_size))
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4", "int2"])
+def test_integers_times_many_vectors_of_8_bits(scheme: str) -> None:
+    weight = lbrx.tensor(normal(70, 1056)).quantize(scheme, group_size=32).realize()
+    check_in_8_bits(normal(21, 1056), weight, np.zeros(weight.shape))
+
+
+@pytest.mark.parametrize("mode_name", ["mxfp4", "nvfp4"])
+def test_floats_of_4_bits_times_many_vectors_of_8_bits(mode_name: str) -> None:
+    mode = MlxMode(mode_name, *FLOAT_MODES[mode_name])
+    coded = encoded_mlx(lbrx.tensor(normal(70, 1056)), mode)
+    weight = dequantize(coded.weight.realize(), coded.scales.realize(), None, mode)
+    check_in_8_bits(normal(21, 1056), weight, np.zeros(weight.shape))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 5, 9, 33])

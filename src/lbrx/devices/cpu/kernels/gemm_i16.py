@@ -329,7 +329,7 @@ def make_gemm(take: Any, group: int, has_lows: bool) -> Any:
 
 
 @jit
-def _take_codec(
+def take_codec(
     job: Any, blocks: Any, rows: Any, columns: Any, first: Any, stop: Any, codes: Any, scales: Any, lows: Any
 ) -> None:
     """Decode rows by the function of `quantized_rows_i16` at the address behind the job. It cannot fail."""
@@ -338,6 +338,6 @@ def _take_codec(
     call_take(number(job, TAKE), (results, results + 8, *given))
 
 
-by_32, by_32_with_lows = make_gemm(_take_codec, 32, has_lows=False), make_gemm(_take_codec, 32, has_lows=True)
-by_16, by_16_with_lows = make_gemm(_take_codec, 16, has_lows=False), make_gemm(_take_codec, 16, has_lows=True)
+by_32, by_32_with_lows = make_gemm(take_codec, 32, has_lows=False), make_gemm(take_codec, 32, has_lows=True)
+by_16, by_16_with_lows = make_gemm(take_codec, 16, has_lows=False), make_gemm(take_codec, 16, has_lows=True)
 """For all codecs with a scale for every 32 or 16 elements."""

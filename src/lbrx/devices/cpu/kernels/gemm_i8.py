@@ -14,12 +14,11 @@ from numba import types
 
 from lbrx.devices.cpu.kernels.gemm_i16 import (
     PANEL_VECTORS,
-    TAKE,
     TOTAL_BYTES,
     TOTAL_PANEL_BYTES,
     ask_for,
-    call_take,
     make_code_panels,
+    take_codec,
     write_out,
 )
 from lbrx.devices.cpu.kernels.gemm_i16_tile import joined, make_add_scaled, sums_of
@@ -107,7 +106,8 @@ def _make_multiply(group: int, has_lows: bool, panels: int) -> Any:
     return multiply
 
 
-def _make_gemm(group: int, has_lows: bool) -> Any:
+def make_gemm(take: Any, group: int, has_lows: bool) -> Any:
+    """A function for weights that ``take`` decodes; see `quantized_rows_i8`."""
     multiply, multiply_last = _make_multiply(group, has_lows, PANELS), _make_multiply(group, has_lows, 1)
     sum_bytes = 64 * 32 // group if has_lows else 64
 
@@ -117,14 +117,12 @@ def _make_gemm(group: int, has_lows: bool) -> Any:
         panels = (vectors + PANEL_VECTORS - 1) // PANEL_VECTORS
         scales = row_codes + STEP * MOST_ROWS
         lows = scales + LOWS_BYTES
-        results = stack_bytes(16)
         step_bytes, x_blocks = row_bytes * STEP // columns, columns // 32
         for i in range(MOST_ROWS * panels):
             store(totals, i, f32x16(0.0))
         for first in range(0, columns, STEP):
             stop = min(first + STEP, columns)
-            given = blocks, rows, columns, first, stop, row_codes, scales, lows
-            call_take(number(job, TAKE), (results, results + 8, *given))
+            take(job, blocks, rows, columns, first, stop, row_codes, scales, lows)
             following = blocks + (first // STEP + 1) * step_bytes
             if stop == columns:
                 following = blocks + number(job, 9) * row_bytes
@@ -156,6 +154,6 @@ def _make_gemm(group: int, has_lows: bool) -> Any:
     return gemm
 
 
-by_32, by_32_with_lows = _make_gemm(32, has_lows=False), _make_gemm(32, has_lows=True)
-by_16, by_16_with_lows = _make_gemm(16, has_lows=False), _make_gemm(16, has_lows=True)
+by_32, by_32_with_lows = make_gemm(take_codec, 32, has_lows=False), make_gemm(take_codec, 32, has_lows=True)
+by_16, by_16_with_lows = make_gemm(take_codec, 16, has_lows=False), make_gemm(take_codec, 16, has_lows=True)
 """For all codecs with a scale for every 32 or 16 elements."""

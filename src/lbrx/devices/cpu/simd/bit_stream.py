@@ -119,11 +119,18 @@ DOUBLED_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the values of floats of four bits."""
 
 
-@instruction(types.void(types.int64, types.int64))
-def store_doubled_e2m1(builder: Builder, stored: Value, out: Value) -> None:
-    """Twice the values of 32 floats of four bits, as i16."""
-    packed = load_bytes(builder, stored, 0, 16)
-    low, high = field(builder, packed, 0, 15), field(builder, packed, 4, 15)
-    in_order = shuffled(builder, low, high, [byte + 16 * half for byte in range(16) for half in (0, 1)])
-    values = look_up(builder, DOUBLED_E2M1, in_order)
-    store_at(builder, builder.sext(values, vector_of(I16, values)), out)
+def _make_store_doubled_e2m1(in_bytes: bool) -> Any:
+    """Twice the values of 32 floats of four bits, as i16 or i8."""
+
+    @instruction(types.void(types.int64, types.int64))
+    def store_doubled(builder: Builder, stored: Value, out: Value) -> None:
+        packed = load_bytes(builder, stored, 0, 16)
+        low, high = field(builder, packed, 0, 15), field(builder, packed, 4, 15)
+        in_order = shuffled(builder, low, high, [byte + 16 * half for byte in range(16) for half in (0, 1)])
+        values = look_up(builder, DOUBLED_E2M1, in_order)
+        store_at(builder, values if in_bytes else builder.sext(values, vector_of(I16, values)), out)
+
+    return store_doubled
+
+
+store_doubled_e2m1, store_doubled_e2m1_in_bytes = (_make_store_doubled_e2m1(in_bytes) for in_bytes in (False, True))
