@@ -167,8 +167,8 @@ def _integers(bits: int, load_codes: Any, offset: int = 0) -> Coding:
 
 
 def _floats(scaled: int) -> Coding:
-    stores = (_make_store_e2m1(each) for each in (store_doubled_e2m1, store_doubled_e2m1_in_bytes))
-    return Coding(4, *stores, scaled, has_lows=False)
+    in_words, in_bytes = (_make_store_e2m1(each) for each in (store_doubled_e2m1, store_doubled_e2m1_in_bytes))
+    return Coding(4, in_words, in_bytes, scaled, has_lows=False)
 
 
 # Codes of 2 and 4 bits are made unsigned, as `gemv_groups` has them.
