@@ -59,6 +59,55 @@ def test_mixtures_are_closer_to_the_original_at_the_same_size(
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
 
 
+PROJECTIONS = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+
+
+def like_qwen3(mixture: Path, folder: Path, *, is_stacked: bool) -> Path:
+    """The same experts in a model like Qwen3-MoE: each is three tensors, or all are two stacks."""
+    shutil.copytree(mixture, folder)
+    (folder / "model.safetensors").unlink()
+    tensors = {name: tensor.numpy() for name, tensor in lbrx.open(mixture).items()}
+    config = json.loads((mixture / "config.json").read_text())
+    experts, own = config.pop("num_local_experts"), dict[str, np.ndarray]()
+    for name, values in tensors.items():
+        block, found, rest = name.partition(".block_sparse_moe.")
+        if not found:
+            own[name] = values
+        elif rest == "gate.weight":
+            own[f"{block}.mlp.gate.weight"] = values
+        else:
+            _, number, part, _ = rest.split(".")
+            own[f"{block}.mlp.experts.{number}.{PROJECTIONS[part]}.weight"] = values
+    for layer in range(config["num_hidden_layers"]):
+        own |= {f"model.layers.{layer}.self_attn.{part}_norm.weight": np.ones(64, np.float32) for part in "qk"}
+        if is_stacked:
+            mlp = f"model.layers.{layer}.mlp.experts"
+            gate, up, down = (
+                [own.pop(f"{mlp}.{number}.{part}.weight") for number in range(experts)]
+                for part in ("gate_proj", "up_proj", "down_proj")
+            )
+            own[f"{mlp}.gate_up_proj"] = np.concatenate([gate, up], axis=1)
+            own[f"{mlp}.down_proj"] = np.stack(down)
+    config |= {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": experts}
+    config |= {"moe_intermediate_size": config["intermediate_size"], "norm_topk_prob": True, "decoder_sparse_step": 1}
+    (folder / "config.json").write_text(json.dumps({**config, "mlp_only_layers": []}))
+    lbrx.save(folder / "model.safetensors", {name: lbrx.tensor(values) for name, values in own.items()})
+    return folder
+
+
+@pytest.mark.parametrize(("name", "is_stacked"), [("q4_0", False), ("q4_0", True), ("mlx_4", True), ("ct_int4", True)])
+def test_experts_like_those_of_qwen3_gain(
+    tmp_path: Path, mixture: Path, text: Path, name: str, is_stacked: bool
+) -> None:
+    source = like_qwen3(mixture, tmp_path / "source", is_stacked=is_stacked)
+    ending = ".gguf" if name == "q4_0" else ""
+    plain, better = tmp_path / f"plain{ending}", tmp_path / f"better{ending}"
+    quantize(source, plain, name, calibrate=text)
+    quantize(source, better, name, calibrate=text, feedback=True)
+    first, second = divergence(source, plain, better)
+    assert second < 0.6 * first
+
+
 def test_experts_alone_gain(tmp_path: Path, mixture: Path, text: Path) -> None:
     """Tensors of experts are the only ones that are quantized."""
     outputs = []
