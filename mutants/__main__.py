@@ -28,7 +28,8 @@ UNMEASURED = (
     "tests/cluster",
     "tests/docs",
     "tests/devices/metal",
-    "tests/test_mutants",
+    "tests/test_fuzz",
+    "tests/test_mutant",
     "tests/test_soak",
     "larger_than_memory",
 )

@@ -18,7 +18,7 @@ import psutil
 
 HANGING = 5  # times as long by the clock as the processor time that a run may take
 MOST_BYTES = 6 << 30  # resident memory of a test run
-START_SECONDS = 900.0  # for importing all tests on a busy machine
+START_SECONDS = 1800.0  # for importing all tests on a busy machine
 _OPTIONS = ("-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--doctest-modules")
 _Result = tuple[int | None, str]  # exit status, None if it took too much; and what was printed
 
@@ -53,7 +53,7 @@ class WarmTests:
     """A process of ``mutants.warm`` for a tree. ``start`` it before the tree has a mutant: it imports all sources."""
 
     def __init__(self, tree: Path, test_files: Sequence[str], mode: str = "try") -> None:
-        self._tree, self._command = tree, [sys.executable, "-m", "mutants.warm", mode, *test_files]
+        self._tree, self._test_files, self._mode = tree, test_files, mode
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(
@@ -95,14 +95,15 @@ class WarmTests:
         if self._process is not None and self._process.poll() is None:
             return
         self._process = subprocess.Popen(
-            self._command,
+            [sys.executable, "-m", "mutants.warm", self._mode],
             cwd=self._tree,
             env=environment(self._tree),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,  # `select` does not see what a buffer has
         )
-        _, answers = _pipes(self._process)
+        requests, answers = _pipes(self._process)
+        requests.write(json.dumps([*self._test_files]).encode() + b"\n")
         if not _has_line(answers, START_SECONDS) or answers.readline() != b"ready\n":
             raise RuntimeError("the process that imports all tests does not start")
 

@@ -1,8 +1,8 @@
 """A process that has imported lbrx and all tests once, and runs tests in forks: ``python -m mutants.warm``.
 
-It reads requests from standard input, one line of JSON each, and answers with the process id of the fork, then with its
-exit status. A fork may change the code of functions first (``mutant``: the file, and its text before and after), or
-record which lines run (``record``: a path for them).
+It reads a list of test files from standard input, then requests, one line of JSON each. It answers with the process id
+of the fork, then with its exit status. A fork may change the code of functions first (``mutant``: the file, and its text
+before and after), or record which lines run (``record``: a path for them).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def main() -> None:
     source = Path("src/lbrx").resolve()
     recording = Recording(source, AREAS) if sys.argv[1] == "record" else None
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    test_files = json.loads(requests.readline())
     _redirect(os.devnull)
     _import_all()
-    pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *sys.argv[2:]])
+    pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *test_files])
     functions = Functions()
     gc.collect()
     gc.freeze()
