@@ -1,8 +1,8 @@
 """A process that has imported lbrx and all tests once, and runs tests in forks: ``python -m mutants.warm``.
 
 It reads a list of test files from standard input, then requests, one line of JSON each. It answers with the process id
-of the fork, then with its exit status. A fork may change the code of functions first (``mutant``: the file, and its text
-before and after), or record which lines run (``record``: a path for them).
+of the fork, then with its exit status. A fork may change the code of functions first (``mutant``: the file, and its
+text before and after), or record which lines run (``record``: a path for them).
 """
 
 from __future__ import annotations
