@@ -27,9 +27,11 @@ LEAST_SHARE = 0.95
 UNMEASURED = (
     "tests/cluster",
     "tests/docs",
-    "tests/devices/metal",
+    "tests/devices",
+    "tests/test_apple",
     "tests/test_fuzz",
     "tests/test_mutant",
+    "tests/test_reliability",
     "tests/test_soak",
     "larger_than_memory",
 )

@@ -33,7 +33,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 _LEAVING = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 _NOT_SWAPPED = ("isinstance", "issubclass", "getattr", "hasattr", "setattr", "cast")  # fails
-_SYMMETRIC = ("min", "max", "minimum", "maximum", "gcd", "lcm", "array_equal", "samefile")
+_SYMMETRIC = ("min", "max", "minimum", "maximum", "gcd", "lcm", "array_equal", "samefile", "weighted_sum")
 _Change = tuple[str, ast.stmt | ast.expr, str]  # operator, node, and the new text of the node
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -17,8 +17,8 @@ from mutants.coverage_map import CoverageMap, line_keys
 from mutants.running import WarmTests, run_cold
 from mutants.sample import Mutant
 
-FIRST_TESTS, FIRST_SECONDS = 60, 20.0  # of a quick selection, which kills most
-ALL_SECONDS = 150.0  # of all tests that are run for a mutant
+FIRST_TESTS, FIRST_SECONDS = 60, 10.0  # of a quick selection, which kills most
+ALL_SECONDS = 60.0  # of all tests that are run for a mutant
 LEAST_TESTS = 8  # with fewer, the tests of the folder that mirrors the source are run as well
 LEAST_SECONDS, FOLDER_SECONDS = 30.0, 100.0  # of processor time, for any tests, and for those that are not measured
 MOST_BROKEN = 3  # tests in a group that fail without the mutant, too

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import lbrx
 from lbrx.errors import FileError, UsageError
 from lbrx.files.checkpoint.locating import is_adapter, locate, similar_path
 from lbrx.jobs.merge.merge import merge
@@ -98,3 +100,10 @@ def test_a_split_model_is_suggested_by_its_first_shard(tmp_path: Path) -> None:
         (tmp_path / f"model-0000{number}-of-00002.gguf").write_bytes(b"")
     (tmp_path / "models.gguf").write_bytes(b"")
     assert similar_path("model.gguf", [tmp_path]) == "; the model is split: did you mean 'model-00001-of-00002.gguf'?"
+
+
+def test_tensors_are_found_by_name(tmp_path: Path) -> None:
+    lbrx.save(tmp_path / "a.safetensors", {"w": lbrx.zeros((2,))})
+    model: Any = lbrx.open(tmp_path / "a.safetensors")
+    with pytest.raises(lbrx.TensorNotFound, match=r"tensors are found by name; expected a string, not 0"):
+        model[0]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from lbrx.files.remote.paths import SCHEMES, as_path, is_remote
+from lbrx.files.remote.filesystem import forget_listings
+from lbrx.files.remote.paths import SCHEMES, RemotePath, as_path, is_remote
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -16,3 +18,22 @@ def test_a_local_file_may_be_named_like_a_scheme(scheme: str) -> None:
         assert not is_remote(Path(name))
         assert as_path(Path(name)) == Path(name)
     assert is_remote(Path(f"{scheme}:") / "bucket")
+
+
+@pytest.mark.parametrize(
+    ("url", "forgotten"),
+    [
+        ("s3://bucket/models/a", ["s3://bucket/models/a", "s3://bucket/models"]),
+        ("hf://owner/name/sub", ["hf://owner/name/sub", "hf://owner/name"]),
+        ("hf://owner/name", ["hf://owner/name"]),  # the hub has no listing of an owner
+        ("memory://models/a", []),
+    ],
+)
+def test_listings_that_are_forgotten(url: str, forgotten: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    remote = SimpleNamespace(invalidate_cache=asked.append)
+    monkeypatch.setattr("lbrx.files.remote.filesystem.filesystem", lambda _scheme: remote)
+    path = as_path(url)
+    assert isinstance(path, RemotePath)
+    forget_listings(path)
+    assert asked == forgotten

@@ -29,7 +29,9 @@ SHAPES = {
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    write_model(tmp_path / "base", tensors(1), config("llama", max_position_embeddings=64, rms_norm_eps=1e-5))
+    # Heads of four rows: those of two have the same order in GGUF.
+    heads = {"num_attention_heads": HEADS // 2, "num_key_value_heads": KEY_VALUE_HEADS // 2}
+    write_model(tmp_path / "base", tensors(1), config("llama", max_position_embeddings=64, rms_norm_eps=1e-5, **heads))
     return tmp_path / "base"
 
 
@@ -94,7 +96,8 @@ def test_the_file_of_llama_cpp(base: Path, tmp_path: Path) -> None:
     assert made.metadata["general.type"] == "adapter"
     assert (made.metadata["adapter.type"], made.metadata["adapter.lora.alpha"]) == ("lora", 6.0)
     given = adapter_factors()[f"{PREFIX}model.layers.0.self_attn.q_proj.lora_B.weight"]
-    order = np.arange(HIDDEN).reshape(HEADS, 2, -1).swapaxes(1, 2).reshape(-1)
+    order = np.arange(HIDDEN).reshape(HEADS // 2, 2, -1).swapaxes(1, 2).reshape(-1)
+    assert order.tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
     found = made["blk.0.attn_q.weight.lora_b"]
     assert found.dtype.name == "f16"
     np.testing.assert_array_equal(found.numpy(), given[order].astype(np.float16))

@@ -9,6 +9,7 @@ import pytest
 from lbrx.errors import FileError
 from lbrx.jobs.merge.recipe import RecipeError, parse_reference
 from lbrx.jobs.moe import load_moe_recipe, parse_moe_recipe
+from lbrx.jobs.moe.layouts import choose_layout
 from lbrx.tensors.dtype import dtype
 
 RECIPE = """\
@@ -110,3 +111,18 @@ def test_a_file_has_one_recipe() -> None:
     recipe = "{base_model: a, gate_mode: random, experts: [{source_model: a}, {source_model: b}]}"
     with pytest.raises(RecipeError, match=r"^two.yml:1: the file has 2 documents; expected one recipe of a mixture"):
         parse_moe_recipe(f"{recipe}\n---\n{recipe}\n", "two.yml")
+
+
+@pytest.mark.parametrize(("prompts", "layout"), [("", "deepseek"), (", positive_prompts: [x]", "qwen2_moe")])
+def test_only_some_layouts_have_a_gate_for_shared_experts(prompts: str, layout: str) -> None:
+    experts = "[{source_model: a, positive_prompts: [x]}, {source_model: b, positive_prompts: [y]}]"
+    recipe = f"{{base_model: a, experts: {experts}, shared_experts: [{{source_model: a{prompts}}}]}}"
+    assert choose_layout(parse_moe_recipe(recipe), "llama").name == layout
+
+
+def test_a_layout_without_a_gate_for_shared_experts_takes_no_prompts_of_theirs() -> None:
+    experts = "[{source_model: a, positive_prompts: [x]}, {source_model: b, positive_prompts: [y]}]"
+    shared = "[{source_model: a, positive_prompts: [z]}]"
+    recipe = f"{{base_model: a, architecture: deepseek, experts: {experts}, shared_experts: {shared}}}"
+    with pytest.raises(RecipeError, match="1 shared experts, without prompts"):
+        choose_layout(parse_moe_recipe(recipe), "llama")

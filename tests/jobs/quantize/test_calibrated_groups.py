@@ -14,6 +14,7 @@ from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, UsageError
 from lbrx.jobs.imatrix.calibration import calibration_text
 from lbrx.jobs.quantize import quantize
+from lbrx.jobs.quantize.group_codes import finite_rows
 from lbrx.jobs.quantize.options import parse_options
 from lbrx.jobs.score.score import score
 
@@ -78,7 +79,7 @@ def test_importances_of_experts(tmp_path: Path) -> None:
 def test_a_stopped_run_encodes_only_the_rest(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import lbrx.jobs.quantize.feedback_pieces as module
 
-    original, calls = module.store, []
+    original, calls = module.store_piece, []
 
     def counted(*given: object) -> None:
         calls.append(1)
@@ -86,7 +87,7 @@ def test_a_stopped_run_encodes_only_the_rest(tmp_path: Path, text: Path, monkeyp
             raise KeyboardInterrupt
         original(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "store", counted)
+    monkeypatch.setattr(module, "store_piece", counted)
     arguments = (demo_models().base, tmp_path / "b", "ct_int4")
     options = {"group_size": 32, "calibrate": text, "feedback": True}
     with pytest.raises(KeyboardInterrupt):
@@ -118,3 +119,10 @@ def test_a_directory_is_replaced(tmp_path: Path, text: Path, monkeypatch: pytest
     quantize(demo_models().base, out, "mlx_8", calibrate=text, overwrite=True)
     assert len((out / "model.safetensors").read_bytes()) > len(before)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.imatrix.gguf"]
+
+
+def test_values_that_are_not_finite_have_no_codes() -> None:
+    values = np.ones((4, 64), np.float32)
+    values[3, 5] = np.inf
+    with pytest.raises(UsageError, match="tensor 'w' has values that are not finite"):
+        list(finite_rows("w", lbrx.tensor(values)))

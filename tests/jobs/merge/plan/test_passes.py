@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from lbrx.engine import evaluate
+from lbrx.files.output.contents import Contents, SideFile
 from lbrx.jobs.merge.merge import read_and_plan
-from lbrx.jobs.merge.plan.estimate import estimate
+from lbrx.jobs.merge.plan.estimate import _copy_rate, estimate
+from lbrx.jobs.merge.plan.foreign_inputs import kept_side_files
 from support.tiny import BF16, make_llama
 
 ONE = "base_model: base\nmodels: [{model: a}]"
@@ -98,3 +100,20 @@ def test_the_seconds_of_an_estimate(folder: Path, monkeypatch: pytest.MonkeyPatc
     read = cost.read_bytes / 50 + (cost.passes - 1) * cost.read_bytes / 100
     assert cost.passes > 1
     assert cost.seconds == pytest.approx(read + cost.write_bytes / 100 + cost.tensors * cost.passes * 2)
+
+
+def test_the_rate_of_copies_is_that_of_a_machine() -> None:
+    assert 1e6 < _copy_rate() < 1e13
+
+
+def test_small_files_of_a_model_without_a_directory_need_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    contents = Contents("gguf", (), side_files=(SideFile("tokenizer.json", content=b"{}"),))
+    for cache in (tmp_path / "cache", tmp_path / "file" / "cache"):  # the second one cannot be written
+        monkeypatch.setenv("LBRX_CACHE_DIR", str(cache))
+        directory = kept_side_files(contents)
+        assert directory is not None
+        assert (directory / "tokenizer.json").read_bytes() == b"{}"
+        assert directory.is_relative_to(tmp_path) is (cache.parent == tmp_path)
