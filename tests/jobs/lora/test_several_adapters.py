@@ -151,11 +151,13 @@ def test_an_extracted_adapter_with_new_tokens(tmp_path: Path) -> None:
     }
     changed = {f"{Q}.weight": given[f"{Q}.weight"] + np.outer(random_array(2, HIDDEN), random_array(3, HIDDEN))}
     rows = longer["lm_head.weight"].shape[0]
-    write_model(tmp_path / "tuned", given | longer | changed, config("llama", vocab_size=rows))
+    write_model(tmp_path / "tuned", given | longer | changed, config("llama", vocab_size=rows), has_tokenizer=True)
     extraction = lbrx.extract_lora(
         tmp_path / "tuned", tmp_path / "base", tmp_path / "a", rank=1, save_module=["embed_tokens", "lm_head"]
     )
     assert [tensor.name for tensor in extraction.captured] == [f"{Q}.weight"]
+    for name in ("tokenizer.json", "tokenizer_config.json"):  # without them nobody knows the new tokens
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "tuned" / name).read_bytes()
     lbrx.merge_lora(tmp_path / "base", tmp_path / "a", tmp_path / "out")
     found, expected = lbrx.open(tmp_path / "out"), lbrx.open(tmp_path / "tuned")
     assert found.config["vocab_size"] == rows
