@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -12,13 +11,14 @@ from lbrx.version import __version__
 
 _PACKAGE = Path(__file__).parents[1]
 _WITHOUT_NUMBERS = ("cli", "cluster", "demo", "plots")  # folders on which no computed value depends
+_ENDINGS = (".py", ".metal", ".h", ".json")
 
 
 @cache
 def build() -> str:
     """The version, and a digest of the sources that compute: the same on every machine.
 
-    Results that were kept by another build are not mixed with those of this one.
+    Results that another build has computed are not mixed with those of this one.
 
     >>> build().startswith(__version__)
     True
@@ -28,19 +28,23 @@ def build() -> str:
 
 def sources_digest(package: Path) -> str:
     """A digest of the names and contents of a package's sources, without folders on which no value depends."""
-    digest = hashlib.sha256()
-    for path in _sources(package):
-        name = path.relative_to(package).as_posix()
-        if not name.startswith(tuple(f"{folder}/" for folder in _WITHOUT_NUMBERS)):
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-            digest.update(f"{content} {name}\n".encode())
+    from xxhash import xxh3_128  # every command imports this module, but few need a digest
+
+    digest = xxh3_128()
+    for name, path in _sources(str(package), ""):
+        with open(path, "rb", buffering=0) as file:
+            content = file.readall()
+        digest.update(f"{len(content)} {name}\n".encode())
+        digest.update(content)
     return digest.hexdigest()[:12]
 
 
-def _sources(folder: Path) -> Iterator[Path]:
+def _sources(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
+    """The names and paths of sources in a folder."""
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.is_dir():
-                yield from _sources(folder / entry.name)
-            elif entry.name.endswith((".py", ".metal", ".h", ".json")):
-                yield folder / entry.name
+                if prefix or entry.name not in _WITHOUT_NUMBERS:
+                    yield from _sources(entry.path, f"{prefix}{entry.name}/")
+            elif entry.name.endswith(_ENDINGS):
+                yield f"{prefix}{entry.name}", entry.path
