@@ -80,6 +80,20 @@ def test_row_parallel_adds_in_the_order_of_the_shards(type_name: str, weights: P
 
 
 @pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("axis", [0, 1])
+def test_workers_use_the_precision_of_activations(axis: int, weights: Path) -> None:
+    partition = Partition.by_axis((ROWS, INNER), axis, 2, unit=32 if axis else 1)
+    weight, x = ShardedTensor.open(weights, "q8_0", partition), normal(3, INNER, seed=3)
+    usual = weight.linear(x)
+    with lbrx.using(activation_bits=8):
+        found = weight.linear(x)
+        assert same_bits(
+            found, row_parallel_linear(x, weight.shards()) if axis else linear(x, lbrx.open(weights)["q8_0"])
+        )
+    assert not same_bits(found, usual)
+
+
+@pytest.mark.usefixtures("ray_cluster")
 def test_an_expression_is_a_weight_too(weights: Path) -> None:
     opened, x = lbrx.open(weights), normal(7, INNER)
     a, b = (

@@ -27,7 +27,7 @@ from lbrx.engine.block_sizes import MOST_VECTORS, SQUARE_TILES, TILES_WANTED
 from lbrx.errors import ShapeError
 from lbrx.ops.linear import linear
 from lbrx.ops.shards import part
-from lbrx.settings import using
+from lbrx.settings import settings, using
 from lbrx.tensors.tensor import Tensor
 
 TASKS_PER_WORKER = 4
@@ -58,10 +58,9 @@ def _column_parallel(values: Floats, weight: ShardedTensor, connection: Connecti
     # A few vectors are multiplied row by row, and it does not matter which rows come together.
     step, least = (1, 1) if vectors <= MOST_VECTORS else (TILE_ROWS, LEAST_ROWS)
     ranges = whole_tiles(weight.partition.bounds, step, least, workers * TASKS_PER_WORKER)
-    held = connection.ray.put(values)
+    held, given = connection.ray.put(values), (threads, settings.activation_bits)
     calls = [
-        Call(f"rows {low} to {high - 1} of a weight", (weight.make, 0, low, high, held, threads))
-        for low, high in ranges
+        Call(f"rows {low} to {high - 1} of a weight", (weight.make, 0, low, high, held, *given)) for low, high in ranges
     ]
     out = np.empty((*values.shape[:-1], columns), np.float32)
     results = results_in_order(connection, _multiplied, calls, threads=threads, ahead=2 * workers)
@@ -74,10 +73,11 @@ def _row_parallel(values: Floats, weight: ShardedTensor, connection: Connection)
     threads, workers = _team(connection)
     weight.shards()  # shards that cannot be cut are an error before anything is sent
     ranges = [(low, high) for low, high in weight.partition.ranges() if high > low]
+    given = threads, settings.activation_bits
     calls = [
         Call(
             f"columns {low} to {high - 1} of a weight",
-            (weight.make, 1, low, high, np.ascontiguousarray(values[..., low:high]), threads),
+            (weight.make, 1, low, high, np.ascontiguousarray(values[..., low:high]), *given),
         )
         for low, high in ranges
     ]
@@ -115,7 +115,9 @@ def _team(connection: Connection) -> tuple[int, int]:
     return threads, worker_count(nodes, threads)
 
 
-def _multiplied(make: Callable[[], Tensor], axis: int, low: int, high: int, values: Floats, threads: int) -> Floats:
+def _multiplied(
+    make: Callable[[], Tensor], axis: int, low: int, high: int, values: Floats, threads: int, activation_bits: int
+) -> Floats:
     """On a worker: activations times a part of a weight."""
-    with using(threads=threads, device="cpu"):
+    with using(threads=threads, device="cpu", activation_bits=activation_bits):
         return linear(values, part(make(), axis, low, high))
