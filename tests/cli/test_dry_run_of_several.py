@@ -10,6 +10,8 @@ import pytest
 
 import lbrx
 from lbrx.demo.models import demo_models
+from lbrx.jobs.imatrix.calibration import calibration_text
+from lbrx.jobs.imatrix.imatrix import ChunkMeasurer, measured_here
 from support.cli_running import lbrx_command
 
 BASE = demo_models().base
@@ -56,6 +58,24 @@ def test_what_is_in_the_way_is_reported(
     full = lbrx_command(capsys, "quantize", BASE, out, *GIVEN, "--dry-run", "--overwrite")
     assert (full.code, "disk full" in full.err) == (1, True)
     assert [path.name for path in out.iterdir()] == ["base-Q8_0.gguf"]
+
+
+def test_a_dry_run_calibrates_on_the_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, asked = tmp_path / "text.txt", []
+    text.write_text(calibration_text()[:1500])
+
+    def runner(*given: object) -> ChunkMeasurer:
+        asked.append(given)
+        return measured_here
+
+    monkeypatch.setattr("lbrx.cluster.calibrating.cluster_imatrix_runner", runner)
+    given = ("quantize", BASE, tmp_path / "out", *GIVEN, "--dry-run", "--calibrate", text, "--cluster", "head:6379")
+    assert lbrx_command(capsys, *given).code == 0
+    assert asked == [("head:6379", None)]
+    refused = lbrx_command(capsys, *given, "--device", "numpy")
+    assert (refused.code, "its workers compute" in refused.err) == (1, True)
 
 
 def test_wrong_types_and_missing_importances_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

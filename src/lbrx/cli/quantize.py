@@ -168,8 +168,8 @@ def quantize(
             _check_used(tensors=tensors, candidates=candidates is not None)
             calibration: dict[str, Any] = {"calibrate": calibrate or None, "feedback": feedback, "shrink": shrink}
             if dry_run:
-                with planning_for(limits, report, device):
-                    show_several(source, out, names, choices, score, calibration, limits, options, report)
+                with planning_for(limits, report, device, cluster):
+                    show_several(source, out, names, choices, score, calibration, limits, options, report, cluster)
                 return
             given = {**choices, "to": names, **calibration}
             run = partial(write_output, report=report, limits=limits, options=options, device=device, cluster=cluster)

@@ -56,13 +56,19 @@ def show_several(
     limits: LimitOptions,
     options: RunOptions,
     report: Reporter,
+    cluster: str | None,
 ) -> None:
-    """Print what would be written for several types."""
+    """Print what would be written for several types. With ``cluster``, its workers measure the importances."""
     from lbrx.jobs.quantize.quantize import plan_several_outputs
 
     check_model(source)
     own = {name: choice for name, choice in choices.items() if name != "to"}
-    given: RunKeywords = {"overwrite": options.overwrite, "threads": limits.threads, "memory": limits.memory}
+    given: RunKeywords = {
+        "overwrite": options.overwrite,
+        "threads": limits.threads,
+        "memory": limits.memory,
+        "cluster": cluster,
+    }
     with shown_progress("measuring") as measuring:
         plan = plan_several_outputs(
             source,
