@@ -18,7 +18,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import remove_file
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.quantize.coded import CodedTensor
-from lbrx.jobs.quantize.group_codes import joined, store, stored_codes
+from lbrx.jobs.quantize.group_codes import codes_path, store, store_joined, stored_codes
 from lbrx.models.architectures.mlx_experts import mlx_weights
 from lbrx.models.inference.experts import ExpertWeights
 from lbrx.models.inference.watching import matrices_of
@@ -144,9 +144,7 @@ def join_items(folder: Path, coded: CodedTensor) -> None:
     if len(coded.source.shape) == 2 or whole.exists() or not all(path.exists() for path in paths):
         return
     if coded.grouped is not None:
-        name = coded.source.name
-        pieces = [stored_codes(folder, item_label(name, item)) for item in range(items)]
-        store(whole, joined([piece for piece in pieces if piece is not None]))
+        store_joined(whole, paths)
     else:
         partial = whole.with_suffix(".partial")
         with partial.open("wb") as out:
@@ -173,7 +171,7 @@ def feedback_warnings(folder: Path) -> tuple[str, ...]:
 def _path(folder: Path, coded: CodedTensor, item: int | None) -> Path:
     name = coded.source.name if item is None else item_label(coded.source.name, item)
     if coded.grouped is not None:
-        return folder / f"{name}.safetensors"
+        return codes_path(folder, name)
     return _blocks_path(folder, name, coded.choice.type_name)
 
 

@@ -7,7 +7,7 @@ that were encoded with error feedback are read from a folder instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from lbrx.models.inference.watching import gguf_tensors
 from lbrx.ops import matmul
 from lbrx.ops.feedback_factors import ColumnFactors
 from lbrx.ops.group_feedback import GroupCodes, GroupSpec, encode_groups
+from lbrx.tensors.creation import concatenate
 from lbrx.tensors.tensor import Tensor
 
 Floats = npt.NDArray[np.float32]
@@ -146,9 +147,14 @@ def joined(pieces: list[GroupCodes]) -> GroupCodes:
     return GroupCodes(codes, lows, steps)
 
 
+def codes_path(folder: Path, name: str) -> Path:
+    """The file of a weight's codes in a folder."""
+    return folder / f"{name}.safetensors"
+
+
 def stored_codes(folder: Path, name: str, rows: slice | None = None) -> GroupCodes | None:
     """The codes of a weight in a folder, or of some of its rows, or None."""
-    path = folder / f"{name}.safetensors"
+    path = codes_path(folder, name)
     if not path.exists():
         return None
     stored = opening.open(path)
@@ -159,3 +165,9 @@ def stored_codes(folder: Path, name: str, rows: slice | None = None) -> GroupCod
 def store(path: Path, codes: GroupCodes) -> None:
     """Keep the codes of a weight in a file."""
     save(path, {part: getattr(codes, part) for part in GroupCodes.__slots__})
+
+
+def store_joined(path: Path, pieces: Sequence[Path]) -> None:
+    """Keep the codes in several files, one after the other, in one file."""
+    opened = [opening.open(piece) for piece in pieces]
+    save(path, {part: concatenate([each[part] for each in opened]) for part in GroupCodes.__slots__})
