@@ -62,6 +62,16 @@ def test_feedback_has_the_bytes_of_one_machine(folder: Path, text: Path, name: s
 
 
 @pytest.mark.usefixtures("ray_cluster")
+def test_types_for_a_size_are_those_of_one_machine(text: Path) -> None:
+    """Workers plan the model anew, with measurements at a path that only the driver can resolve."""
+    for name, cluster in (("local", None), ("clustered", "auto")):
+        Path(name).mkdir()
+        out = Path(name, "a.gguf")
+        lbrx.quantize(BASE, out, target_bpw=5.0, calibrate=text.name, feedback=True, cluster=cluster)
+    assert Path("clustered", "a.gguf").read_bytes() == Path("local", "a.gguf").read_bytes()
+
+
+@pytest.mark.usefixtures("ray_cluster")
 def test_calibrated_outputs_have_the_bytes_of_one_machine(folder: Path, text: Path) -> None:
     lbrx.quantize(BASE, "a.gguf", "q4_0", calibrate=text.name)
     lbrx.quantize(BASE, "b.gguf", "q4_0", calibrate=text.name, cluster="auto")

@@ -301,8 +301,8 @@ def _with_feedback(
 
 def _feedback_job(source: Path, out: Path, choices: QuantizeOptions) -> FeedbackJob:
     """The job for workers of a cluster, which see the same files at the same paths."""
-    imatrix = None if choices.imatrix is None else choices.imatrix.resolve()
-    own = replace(choices, imatrix=imatrix)
+    imatrix, sensitivity = (each and each.resolve() for each in (choices.imatrix, choices.sensitivity))
+    own = replace(choices, imatrix=imatrix, sensitivity=sensitivity)
     return FeedbackJob(source.resolve(), partial(plan_quantize, source.resolve(), out.absolute(), own))
 
 
