@@ -54,7 +54,8 @@ def _build() -> None:
         build = Path(scratch) / "build"
         options = [f"-D{option}" for option in _OPTIONS]
         subprocess.run(["cmake", "-S", str(source), "-B", str(build), *options], check=True)
-        subprocess.run(["cmake", "--build", str(build), "--parallel", "--target", *PROGRAMS], check=True)
+        jobs = str(os.cpu_count() or 1)  # without a number, make starts all compilers at once
+        subprocess.run(["cmake", "--build", str(build), "--parallel", jobs, "--target", *PROGRAMS], check=True)
         FOLDER.mkdir(parents=True, exist_ok=True)
         for program in PROGRAMS:
             shutil.move(build / "bin" / program, FOLDER / program)
