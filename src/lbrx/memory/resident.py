@@ -30,6 +30,14 @@ class ResidentWindow:
         self._bytes = 0
         self._lock = threading.Lock()
 
+    def widen(self, nbytes: int) -> None:
+        """Let so many bytes more stay mapped, or fewer if negative, for what is read again and again.
+
+        Spans of different operations may overlap and count twice, so ask for twice the size of the files.
+        """
+        with self._lock:
+            self.limit_bytes += nbytes
+
     def touched(self, mapping: PinnedMapping, start: int, length: int) -> None:
         """A span has been read; spans beyond the limit are dropped."""
         key = (id(mapping), start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 import lbrx
 from lbrx.errors import FormatError, ShapeError, TensorNotFound, UsageError
+from lbrx.memory.budget import budget, set_budget
+from lbrx.memory.resident import resident_window
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.inference.opening import spec_of_gguf
 from lbrx.models.inference.spec import ModelSpec, spec_of_config
@@ -21,6 +24,21 @@ from support.tiny_decoders import VOCABULARY, tiny_arrays, tiny_config, tiny_sha
 def tiny_model(folder: Path, **changes: Any) -> LanguageModel:
     config = tiny_config("llama", **changes)
     return open_model(write_tiny(folder, config, tiny_arrays(config)))
+
+
+@pytest.mark.parametrize(("limit", "is_kept"), [("1GiB", True), ("1KiB", False)])
+def test_weights_stay_mapped_while_the_model_exists_if_they_fit(tmp_path: Path, limit: str, is_kept: bool) -> None:
+    usual, before = budget().limit_bytes, resident_window.limit_bytes
+    path = write_tiny(tmp_path, (config := tiny_config("llama")), tiny_arrays(config))
+    set_budget(limit)
+    try:
+        model = open_model(path)
+    finally:
+        set_budget(usual)
+    assert resident_window.limit_bytes - before == (2 * lbrx.open(path).nbytes if is_kept else 0)
+    del model
+    gc.collect()
+    assert resident_window.limit_bytes == before
 
 
 # -- what a config says ------------------------------------------------------------------------------------------------

@@ -64,10 +64,9 @@ def _figures(outcome: Outcome) -> Mapping[str, float]:
 @contextmanager
 def inputs_stay_mapped(measurer: Measurer) -> Iterator[None]:
     """Keep the pages of the models mapped, which all candidates read, if they fit into a quarter of the memory."""
-    before = resident_window.limit_bytes
-    if measurer.inputs_bytes <= available_bytes() // 4:
-        resident_window.limit_bytes = max(before, 2 * measurer.inputs_bytes)
+    nbytes = 2 * measurer.inputs_bytes if measurer.inputs_bytes <= available_bytes() // 4 else 0
+    resident_window.widen(nbytes)
     try:
         yield
     finally:
-        resident_window.limit_bytes = before
+        resident_window.widen(-nbytes)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from weakref import finalize
 
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.base.system import available_bytes
 from lbrx.errors import UsageError
+from lbrx.memory.budget import budget
+from lbrx.memory.resident import resident_window
 from lbrx.models.architectures.records import LearnedPositions
 from lbrx.models.inference.cache import KeyValueCache
 from lbrx.models.inference.decoder import run_block
@@ -44,6 +48,14 @@ class LanguageModel:
     def __repr__(self) -> str:
         spec = self.spec
         return f"LanguageModel({str(self.path)!r}, {spec.family.name}, {len(spec.layers)} layers, hidden {spec.hidden})"
+
+    def keep_mapped(self, nbytes: int) -> None:
+        """Let so many bytes of weights stay mapped while this model exists, if they fit into a quarter of the free
+        memory and into the memory limit. Otherwise each text maps its pages anew.
+        """
+        if nbytes <= min(available_bytes() // 4, budget().limit_bytes):
+            resident_window.widen(2 * nbytes)
+            finalize(self, resident_window.widen, -2 * nbytes)
 
     def new_cache(self, capacity: int = 0, kv_type: str = "f32") -> KeyValueCache:
         """Return an empty cache; ``capacity`` is the number of tokens before it must grow.

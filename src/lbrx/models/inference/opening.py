@@ -38,6 +38,12 @@ def open_model(path: str | Path) -> LanguageModel:
 
 def _open(model_path: Path) -> LanguageModel:
     checkpoint = open_checkpoint(model_path)
+    model = _model_of(model_path, checkpoint)
+    model.keep_mapped(checkpoint.nbytes)
+    return model
+
+
+def _model_of(model_path: Path, checkpoint: Checkpoint) -> LanguageModel:
     if checkpoint.format.startswith("gguf"):
         return _open_gguf(model_path, checkpoint)
     if checkpoint.config is None:
