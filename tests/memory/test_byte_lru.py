@@ -165,3 +165,25 @@ def test_behaves_as_its_plain_model(limit_bytes: int, operations: list[tuple[boo
                 model.move_to_end(key)
         assert list(cache._entries) == list(model)
         assert cache.statistics().held_bytes == sum(model.values())
+
+
+def test_values_that_are_dropped_may_use_the_cache_while_they_are_freed() -> None:
+    cache: ByteLRU[str, object] = ByteLRU(10)
+    seen: list[int] = []
+
+    class Value:
+        nbytes = 6
+
+        def __del__(self) -> None:
+            seen.append(len(cache))
+
+    def drop() -> None:
+        cache.put("a", Value())
+        cache.put("a", Value())
+        cache.put("b", Value())
+
+    thread = threading.Thread(target=drop, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_SECONDS)
+    assert not thread.is_alive()  # the lock of the cache is not held
+    assert seen == [1, 1]

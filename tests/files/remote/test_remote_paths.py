@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lbrx.files.remote.filesystem import forget_listings
+from lbrx.files.remote.filesystem import _options, forget_listings
 from lbrx.files.remote.paths import SCHEMES, RemotePath, as_path, is_remote
 
 
@@ -37,3 +37,15 @@ def test_listings_that_are_forgotten(url: str, forgotten: list[str], monkeypatch
     assert isinstance(path, RemotePath)
     forget_listings(path)
     assert asked == forgotten
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_timeouts_of_web_servers(scheme: str) -> None:
+    timeout = _options(scheme, 5.0)["client_kwargs"]["timeout"]
+    assert (timeout.sock_connect, timeout.sock_read, timeout.total) == (5.0, 5.0, None)
+
+
+def test_timeouts_of_buckets() -> None:
+    settings = _options("s3", 5.0)["config_kwargs"]
+    assert (settings["connect_timeout"], settings["read_timeout"]) == (5.0, 5.0)
+    assert _options("memory", 5.0) == {}
