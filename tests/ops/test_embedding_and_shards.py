@@ -11,6 +11,8 @@ import lbrx
 from lbrx.devices.cpu.ops.codec_products import FEW_VECTORS
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.ops import column_parallel_linear, embedding, linear, matrix, row_parallel_linear, shard
+from lbrx.ops.difference import _cosine
+from lbrx.ops.shards import part
 from lbrx.tensors.storage import MmapStorage
 from support.references import TYPE_NAMES, coded_bound, normal, product_bound, weight_of, wide
 
@@ -113,3 +115,17 @@ def test_sharded_products_that_do_not_fit() -> None:
         row_parallel_linear(normal(2, 7), weight.shard(2, axis=1))
     with pytest.raises(ShapeError):
         column_parallel_linear(normal(2, 7), weight.shard(2))
+
+
+def test_bounds_of_parts_are_reported_with_the_block_size_if_there_are_blocks() -> None:
+    with pytest.raises(lbrx.ShapeError, match=r"expected bounds from 0 to 4$"):
+        part(lbrx.zeros((4, 2)), 0, 1, 5)
+    blocks = lbrx.tensor(np.ones((2, 96), np.float32)).quantize("q8_0").realize()
+    with pytest.raises(lbrx.ShapeError, match=r"expected bounds from 0 to 96 that are multiples of the block size 32$"):
+        part(blocks, 1, 16, 96)
+
+
+def test_a_cosine_is_within_its_bounds_after_rounding() -> None:
+    assert _cosine(1.0000001, 1.0, 1.0) == 1.0
+    assert _cosine(-1.0000001, 1.0, 1.0) == -1.0
+    assert _cosine(0.5, 1.0, 1.0) == 0.5

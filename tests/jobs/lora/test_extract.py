@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 import lbrx
 from lbrx.jobs.lora import Extraction, ExtractOptions, extract_adapter, open_with_adapter
+from lbrx.jobs.lora.extract import _squares
 from support.peft_fixture import BF16, Arrays, base_arrays, model, random_array
 
 Q_WEIGHT = "model.layers.0.self_attn.q_proj.weight"
@@ -312,3 +313,19 @@ def test_rounding_that_costs_several_ranks(tmp_path: Path) -> None:
     assert captured.relative_error <= 0.005
     fewer = ExtractOptions(rank=captured.rank - 1, dtype="bf16")
     assert extract_adapter(model(tuned), model(base), tmp_path / "b", fewer).captured[0].relative_error > 0.005
+
+
+def test_a_bound_within_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sketch as wide as the matrix takes the place of its product with itself."""
+    base = {"up_proj.weight": random_array(1, 120, 100)}
+    tuned = {"up_proj.weight": base["up_proj.weight"] + random_array(2, 120, 100)}
+    options = ExtractOptions(max_error=0.1)
+    (expected,) = extract_adapter(model(tuned), model(base), tmp_path / "a", options).captured
+    monkeypatch.setattr("lbrx.jobs.lora.extract.vectors_within", lambda *_: None)
+    (captured,) = extract_adapter(model(tuned), model(base), tmp_path / "b", options).captured
+    assert captured.rank == expected.rank
+    assert captured.relative_error <= 0.1
+
+
+def test_an_empty_tensor_has_not_changed() -> None:
+    assert _squares(lbrx.zeros((0, 4)), lbrx.zeros((0, 4))) == (0.0, 0.0)

@@ -29,9 +29,8 @@ def spread(count: int, wanted: int) -> list[int]:
     >>> spread(100, 4), spread(3, 4)
     ([12, 37, 62, 87], [0, 1, 2])
     """
-    if count <= wanted:
-        return list(range(count))
-    return [(2 * number + 1) * count // (2 * wanted) for number in range(wanted)]
+    chosen = min(count, wanted)
+    return [(2 * number + 1) * count // (2 * chosen) for number in range(chosen)]
 
 
 def sample_rows(planned: PlannedTensor, importance: Importance | None) -> tuple[Floats, Importance | None]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import lbrx
 from lbrx import tensor
 from lbrx.errors import UsageError
 from lbrx.jobs.merge.methods.arcee_fusion import arcee_fusion
@@ -114,3 +115,9 @@ def test_ram_and_ramplus(count: int) -> None:
         expected = expected + gain * delta * unique
     got = ramplus_tl(*inputs, epsilon=epsilon, r=r, alpha=alpha).numpy()
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_gain_of_ramplus_is_a_share_of_the_elements_of_one_model() -> None:
+    base, a, b = lbrx.zeros((4,)), lbrx.tensor([4.0, 4.0, 4.0, 0.0]), lbrx.tensor([2.0, 0.0, 0.0, 0.0])
+    merged = ramplus_tl(base, [a, b], r=0.5, alpha=1.0).numpy()  # one shared, and two of a alone: 1 + 0.5 / 2
+    np.testing.assert_array_equal(merged, [3, 5, 5, 0])
