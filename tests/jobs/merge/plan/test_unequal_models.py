@@ -113,3 +113,19 @@ def test_a_vision_tower_is_found_under_the_name_of_mergekit(folder: Path) -> Non
     recipe = f"merge_method: linear\nmodules:\n  text_decoder: {{{models}}}\n  vision_tower: {{{models}}}\n"
     merge(recipe, "out", sync=False)
     np.testing.assert_array_equal(read_model(Path("out"))["visual.blocks.1.w"], tower["visual.blocks.1.w"])
+
+
+def test_a_projector_is_merged_like_its_tower(folder: Path) -> None:
+    for name, seed in (("a", 1), ("b", 2)):
+        tower = {f"visual.blocks.{layer}.w": np.full((4, 4), seed, np.float32) for layer in range(2)}
+        make_llama(folder / name, seed, extra=tower | {"visual.merger.mlp.0.weight": np.full((4, 4), seed, np.float32)})
+    both, last = (
+        f"models: [{', '.join(f'{{model: {name}, parameters: {{weight: 1}}}}' for name in names)}]"
+        for names in ("ab", "b")
+    )
+    merge(
+        f"merge_method: linear\nmodules:\n  text_decoder: {{{both}}}\n  vision_tower: {{{last}}}\n", "out", sync=False
+    )
+    made = read_model(Path("out"))
+    for name in ("visual.blocks.1.w", "visual.merger.mlp.0.weight"):
+        np.testing.assert_array_equal(made[name], np.full((4, 4), 2, np.float32))
