@@ -56,25 +56,13 @@ E4M3_LEAST = 127 - 6  # the exponent of the least normal number, as f32 has it
 ZERO, ONE, HALF, SUM_FACTOR = np.float32(0.0), np.float32(1.0), np.float32(0.5), np.float32(-128.0)
 
 
-def _make_store_i16(load_codes: Any, half_bytes: int, offset: int) -> Any:
-    """Stores 32 codes as i16, less an offset."""
+def _make_store_integers(store: Any, code_bytes: int, load_codes: Any, half_bytes: int, offset: int) -> Any:
+    """Stores 32 codes less an offset; ``store`` writes 16 of them."""
 
     @jit
     def store_block(stored: Any, out: Any) -> Any:
         for half in range(2):
-            store_i16(out + 32 * half, load_codes(stored + half_bytes * half) - i32x16(offset))
-        return ONE
-
-    return store_block
-
-
-def _make_store_i8(load_codes: Any, half_bytes: int, offset: int) -> Any:
-    """Stores 32 codes as i8, less an offset."""
-
-    @jit
-    def store_block(stored: Any, out: Any) -> Any:
-        for half in range(2):
-            store_u8(out + 16 * half, load_codes(stored + half_bytes * half) - i32x16(offset))
+            store(out + 16 * code_bytes * half, load_codes(stored + half_bytes * half) - i32x16(offset))
         return ONE
 
     return store_block
@@ -163,7 +151,8 @@ def _make_take(coding: Coding, in_bytes: bool) -> Any:
 
 def _integers(bits: int, load_codes: Any, offset: int = 0) -> Coding:
     """``offset`` is taken off every code."""
-    return Coding(bits, *(make(load_codes, 2 * bits, offset) for make in (_make_store_i16, _make_store_i8)))
+    given = load_codes, 2 * bits, offset
+    return Coding(bits, _make_store_integers(store_i16, 2, *given), _make_store_integers(store_u8, 1, *given))
 
 
 def _floats(scaled: int) -> Coding:

@@ -21,15 +21,19 @@ CODE_ROW_BYTES = 2 * STEP
 SCALE_ROW_BYTES = 4 * STEP // 16
 
 
-def _make_take(group: Group) -> Any:
-    """A ``take`` function. Behind ``stop`` it writes up to the end of a group of 256: those codes mean nothing."""
-    widen, scales_of, lows_of = make_widen(group), group.scales, group.lows
+def make_take(group: Group, store_codes: Any, in_bytes: bool = False) -> Any:
+    """A ``take`` function. Behind ``stop`` it writes up to the end of a group of 256: those codes mean nothing.
+
+    ``store_codes(stored, out, lows)`` stores the codes of a group, which are words, or bytes in the order of a row.
+    """
+    scales_of, lows_of = group.scales, group.lows
     has_lows, number_bytes = group.lows is not None, 4 * 256 // group.scaled
+    code_bytes = 256 if in_bytes else 2048  # from a group of a row to the next
     nbytes, block_elements, block_bytes = group.nbytes, group.block_elements, group.block_bytes
 
     @inlined
     def take_group(stored: Any, out: Any, scales: Any, lows: Any) -> None:
-        widen(stored, out)
+        store_codes(stored, out, lows)
         store(scales, 0, scales_of(stored))
         if has_lows:
             store(lows, 0, lows_of(stored))
@@ -39,20 +43,31 @@ def _make_take(group: Group) -> Any:
         groups, rest_bytes = (stop - first) // 256, (stop - first) % 256 // block_elements * block_bytes
         for row in range(rows):
             stored = blocks + block_bytes * (columns // block_elements * row + first // block_elements)
-            out = codes + 4 * CODE_ROW_BYTES * (row // 4) + 64 * (row % 4)
+            out = codes + (STEP * row if in_bytes else 4 * CODE_ROW_BYTES * (row // 4) + 64 * (row % 4))
             own_scales, own_lows = scales + SCALE_ROW_BYTES * row, lows + SCALE_ROW_BYTES * row
             for number in range(groups):
                 offset = number_bytes * number
-                take_group(stored + nbytes * number, out + 2048 * number, own_scales + offset, own_lows + offset)
+                at = stored + nbytes * number
+                take_group(at, out + code_bytes * number, own_scales + offset, own_lows + offset)
             if rest_bytes > 0:
                 rest, offset = copied_bytes(stored + nbytes * groups, rest_bytes, buffer), number_bytes * groups
-                take_group(rest, out + 2048 * groups, own_scales + offset, own_lows + offset)
+                take_group(rest, out + code_bytes * groups, own_scales + offset, own_lows + offset)
 
     return take
+
+
+def _make_store_words(group: Group) -> Any:
+    widen = make_widen(group)
+
+    @inlined
+    def store_words(stored: Any, out: Any, _lows: Any) -> None:
+        widen(stored, out)
+
+    return store_words
 
 
 def __getattr__(name: str) -> Any:
     """The function of a codec, made when it is compiled."""
     if name not in GROUPS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _make_take(GROUPS[name])
+    return make_take(GROUPS[name], _make_store_words(GROUPS[name]))

@@ -11,16 +11,14 @@ from typing import Any
 
 from numba import types
 
-from lbrx.devices.cpu.kernels.groups.group import MOST_GROUP_BYTES, Group
+from lbrx.devices.cpu.kernels.groups.group import Group
 from lbrx.devices.cpu.kernels.groups.table import GROUPS
-from lbrx.devices.cpu.kernels.quantized_rows_i16 import SCALE_ROW_BYTES, STEP
+from lbrx.devices.cpu.kernels.quantized_rows_i16 import SCALE_ROW_BYTES, make_take
 from lbrx.devices.cpu.simd.byte_codes import BYTES
 from lbrx.devices.cpu.simd.coded_dot import add_byte_products
 from lbrx.devices.cpu.simd.emit import same, shuffled, store_at
 from lbrx.devices.cpu.simd.i16 import I32X16
-from lbrx.devices.cpu.simd.instruction import I64, Builder, Value, inlined, instruction
-from lbrx.devices.cpu.simd.memory import copied_bytes, stack_bytes
-from lbrx.devices.cpu.simd.vectors import store
+from lbrx.devices.cpu.simd.instruction import I64, Builder, Value, instruction
 
 MOST_ROWS = 64
 LOWS_BYTES = SCALE_ROW_BYTES * MOST_ROWS
@@ -57,7 +55,7 @@ def _sums_of_codes(builder: Builder, chunks: list[Value], scaled: int) -> Value:
 
 def _make_store_codes(group: Group) -> Any:
     @instruction(types.void(types.int64, types.int64, types.int64))
-    def store_codes(builder: Builder, stored: Value, out: Value, sums: Value) -> None:
+    def store_codes(builder: Builder, stored: Value, out: Value, lows: Value) -> None:
         chunks: list[Value] = []
         for step in group.steps:
             chunks += _in_order(builder, group, step, list(group.codes(builder, stored, step)))
@@ -65,43 +63,14 @@ def _make_store_codes(group: Group) -> Any:
             chunks = [builder.sub(chunk, same(BYTES, group.offset)) for chunk in chunks]
         for number, chunk in enumerate(chunks):
             store_at(builder, chunk, builder.add(out, I64(BYTES.count * number)))
-        store_at(builder, _sums_of_codes(builder, chunks, group.scaled), sums)
+        sums = _sums_of_codes(builder, chunks, group.scaled)
+        store_at(builder, sums, builder.add(lows, I64(LOWS_BYTES)))
 
     return store_codes
-
-
-def _make_take(group: Group) -> Any:
-    """A ``take`` function. Behind ``stop`` it writes up to the end of a group of 256: those codes mean nothing."""
-    store_codes, scales_of, lows_of = _make_store_codes(group), group.scales, group.lows
-    has_lows, number_bytes = group.lows is not None, 4 * 256 // group.scaled
-    nbytes, block_elements, block_bytes = group.nbytes, group.block_elements, group.block_bytes
-
-    @inlined
-    def take_group(stored: Any, out: Any, scales: Any, lows: Any) -> None:
-        store_codes(stored, out, lows + LOWS_BYTES)
-        store(scales, 0, scales_of(stored))
-        if has_lows:
-            store(lows, 0, lows_of(stored))
-
-    def take(blocks: int, rows: int, columns: int, first: int, stop: int, codes: int, scales: int, lows: int) -> None:
-        buffer = stack_bytes(MOST_GROUP_BYTES)
-        groups, rest_bytes = (stop - first) // 256, (stop - first) % 256 // block_elements * block_bytes
-        for row in range(rows):
-            stored = blocks + block_bytes * (columns // block_elements * row + first // block_elements)
-            out = codes + STEP * row
-            own_scales, own_lows = scales + SCALE_ROW_BYTES * row, lows + SCALE_ROW_BYTES * row
-            for number in range(groups):
-                offset = number_bytes * number
-                take_group(stored + nbytes * number, out + 256 * number, own_scales + offset, own_lows + offset)
-            if rest_bytes > 0:
-                rest, offset = copied_bytes(stored + nbytes * groups, rest_bytes, buffer), number_bytes * groups
-                take_group(rest, out + 256 * groups, own_scales + offset, own_lows + offset)
-
-    return take
 
 
 def __getattr__(name: str) -> Any:
     """The function of a codec, made when it is compiled."""
     if name not in GROUPS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _make_take(GROUPS[name])
+    return make_take(GROUPS[name], _make_store_codes(GROUPS[name]), in_bytes=True)
