@@ -243,6 +243,15 @@ def test_a_worker_that_sees_other_models_is_an_error(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
+def test_a_worker_with_another_build_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(folder, METHODS["linear"])
+    monkeypatch.setattr("lbrx.cluster.run.build", lambda: "0.1.0 (sources of the driver)")
+    with pytest.raises(ClusterError, match=r"but the driver has 0.1.0 \(sources of the driver\); expected"):
+        lbrx.merge("recipe.yml", "out", cluster="auto")
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.usefixtures("ray_cluster")
 def test_shards_are_uploaded_by_the_workers_that_made_them(
     folder: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,13 @@ def test_a_worker_that_sees_another_model_is_an_error(folder: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("ray_cluster", "folder")
+def test_a_worker_with_another_build_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbrx.cluster.calls.build", lambda: "0.1.0 (sources of the driver)")
+    with pytest.raises(ClusterError, match=r"the driver has 0.1.0 \(sources of the driver\); expected the same"):
+        score(SHIPPED.base, TEXT, context=64, cluster="auto")
+
+
+@pytest.mark.usefixtures("ray_cluster", "folder")
 def test_wrong_options_are_told_before_a_task_is_sent() -> None:
     with pytest.raises(UsageError, match="windows of 16 tokens, one every 16"):
         score(SHIPPED.base, TEXT, context=16, stride=16, cluster="auto")

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
+from lbrx.base.build import build
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.connection import Connection
 from lbrx.cluster.options import MAX_FAILURES, ClusterError
+from lbrx.cluster.same_build import check_build
 from lbrx.cluster.worker_memory import explaining_memory_errors
 from lbrx.errors import LbrxError
 
@@ -67,7 +69,7 @@ class _Sending:
             self._next += 1
 
     def _send(self, number: int) -> None:
-        self._sent[self.task.remote(self.function, *self.calls[number].arguments)] = number
+        self._sent[self.task.remote(build(), self.function, *self.calls[number].arguments)] = number
 
     def take(self) -> list[int]:
         """Wait for the next results and keep them. Returns the numbers of the finished calls."""
@@ -91,8 +93,9 @@ class _Sending:
             self.ray.cancel(reference)
 
 
-def _performed(function: Callable[..., Any], *arguments: Any) -> Any:
+def _performed(expected_build: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """The task itself."""
+    check_build(expected_build)
     with explaining_memory_errors():
         return function(*arguments)
 

@@ -13,6 +13,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from lbrx.base.build import build
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import parse_bytes
 from lbrx.cluster.calls import failed_too_often, reason
@@ -25,6 +26,7 @@ from lbrx.cluster.options import (
     ClusterProgress,
     NodeProgress,
 )
+from lbrx.cluster.same_build import check_build
 from lbrx.cluster.tasks import Task, group_slots, task_size, whole_files
 from lbrx.cluster.worker import Order, TaskReport, layout_digest, perform
 from lbrx.cluster.worker_memory import explaining_memory_errors
@@ -176,7 +178,7 @@ class _Dispatch:
                 self._submit(task)
 
     def _submit(self, task: Task) -> None:
-        reference = self._remote.remote(self._order, task.number, task.layout_index, task.slots)
+        reference = self._remote.remote(build(), self._order, task.number, task.layout_index, task.slots)
         self._sent[reference] = _Sent(task)
 
     def _slow_tasks(self) -> list[Task]:
@@ -246,9 +248,10 @@ class _Dispatch:
             )
 
 
-def _perform(order: Order, number: int, layout_index: int, slots: Any) -> tuple[str, TaskReport]:
+def _perform(expected_build: str, order: Order, number: int, layout_index: int, slots: Any) -> tuple[str, TaskReport]:
     """The task itself: ``perform``, and the node that it ran on."""
     import ray
 
+    check_build(expected_build)
     with explaining_memory_errors():
         return ray.get_runtime_context().get_node_id(), perform(order, number, layout_index, slots)
