@@ -40,8 +40,8 @@ class Device(str):
 class Settings:
     """``threads``: number of worker threads. ``chunk_elements``: elements that a worker processes at a time.
     ``device``: the device for inputs that are in files or in CPU memory. ``raw``: open checkpoints whose quantization
-    lbrx cannot decode, and return the stored codes as values. ``activation_bits``: to how many bits models round
-    activations that are multiplied by quantized weights, 16 or 8 (`docs/computing.md`)."""
+    lbrx cannot decode, and return the stored codes as values. ``activation_bits``: 16 or 8 bits for activations that
+    `linear` multiplies by quantized weights (`docs/computing.md`)."""
 
     threads: int
     chunk_elements: int = 1 << 20
@@ -87,7 +87,7 @@ settings = Settings(
 
 
 def arithmetic_version() -> str:
-    """What the results of forward passes depend on besides models and texts; files that keep results compare it.
+    """Identifies the arithmetic of forward passes: build and precision. Files with results of models contain it.
 
     >>> arithmetic_version() == build()
     True

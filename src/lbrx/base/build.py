@@ -10,7 +10,7 @@ from pathlib import Path
 from lbrx.version import __version__
 
 _PACKAGE = Path(__file__).parents[1]
-_WITHOUT_NUMBERS = ("cli", "cluster", "demo", "plots")  # folders on which no computed value depends
+_WITHOUT_NUMBERS = ("cli", "cluster", "demo", "plots")  # folders that no computed value depends on
 _ENDINGS = (".py", ".metal", ".h", ".json")
 
 
@@ -18,7 +18,7 @@ _ENDINGS = (".py", ".metal", ".h", ".json")
 def build() -> str:
     """The version, and a digest of the sources that compute: the same on every machine.
 
-    Results that another build has computed are not mixed with those of this one.
+    Results of another build are not mixed with those of this one.
 
     >>> build().startswith(__version__)
     True
@@ -27,7 +27,7 @@ def build() -> str:
 
 
 def sources_digest(package: Path) -> str:
-    """A digest of the names and contents of a package's sources, without folders on which no value depends."""
+    """A digest of the names and contents of a package's sources, without folders that no value depends on."""
     from xxhash import xxh3_128  # every command imports this module, but few need a digest
 
     digest = xxh3_128()

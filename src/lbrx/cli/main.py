@@ -240,7 +240,7 @@ def _activation_bits_option() -> click.Option:
         type=click.Choice(["16", "8"]),
         expose_value=False,
         callback=_use_activation_bits,
-        help="Bits of activations times quantized weights: 8 is faster and less exact (default: 16).",
+        help="Round activations to so many bits to multiply quantized weights; 8 is faster and coarser (default: 16).",
     )
 
 

@@ -1,6 +1,6 @@
 """Calibration on a cluster: a task runs a chunk of a text for importances, or encodes a matrix with error feedback.
 
-What tasks return is added up, or stored, in the order of chunks and matrices: bytes are those of one machine.
+Results are added up, or stored, in the order of chunks and matrices, so the output has the bytes of one machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lbrx.settings import settings, using
 
 @dataclass(frozen=True, slots=True)
 class ImatrixOrder:
-    """What all tasks of a measurement have in common; ``appearance`` is what the driver sees at the path."""
+    """Common to all tasks of a measurement; ``appearance`` is that of the model on the driver."""
 
     job: str
     path: Path
@@ -39,7 +39,7 @@ class ImatrixOrder:
 
 
 def cluster_imatrix_runner(address: str, threads: int | None) -> ChunkMeasurer:
-    """What measures chunks of a text on the cluster at an address."""
+    """A function that measures chunks of a text on the cluster at an address."""
     import_ray()
     return partial(_measured, address, threads)
 
@@ -67,7 +67,7 @@ def _measure(order: ImatrixOrder, chunk: Ids) -> dict[str, Sums]:
 
 
 def _processors(connection: Connection, threads: int | None) -> tuple[int, int]:
-    """The threads of a task, and how many tasks are on their way."""
+    """The threads of a task, and how many tasks are submitted at a time."""
     nodes = nodes_of(connection.ray)
     processors = task_threads(nodes, threads)
     return processors, 2 * worker_count(nodes, processors)
@@ -78,7 +78,7 @@ def _processors(connection: Connection, threads: int | None) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackOrder:
-    """What all tasks of a layer-by-layer run have in common."""
+    """Common to all tasks of a layer-by-layer run."""
 
     key: str
     job: FeedbackJob
@@ -91,7 +91,7 @@ _wanted: dict[str, Wanted] = {}
 
 @contextmanager
 def cluster_feedback_runner(address: str, threads: int | None, job: FeedbackJob) -> Iterator[PieceEncoder]:
-    """What encodes matrices on the cluster at an address, which stays connected within the block."""
+    """A function that encodes matrices on the cluster at an address, connected within the block."""
     with connected(address) as connection:
         processors, ahead = _processors(connection, threads)
         order = connection.ray.put(FeedbackOrder(uuid.uuid4().hex, job, processors, settings.activation_bits))

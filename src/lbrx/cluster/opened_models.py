@@ -1,4 +1,4 @@
-"""Models that a worker keeps open, and how it notices that they are not those of the driver."""
+"""Models that a worker keeps open, and a check that they are those of the driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _opened: dict[str, tuple[LanguageModel, ...]] = {}
 
 
 def appearance(model: LanguageModel) -> str:
-    """What tells a model from another one: its shape, and the sizes of its files if they are on a file system."""
+    """Distinguishes models: by shape, and by the sizes of their files if they are on a file system."""
     sizes: list[tuple[str, int]] = []
     if not is_remote(model.path):
         files = [model.path] if model.path.is_file() else sorted(model.path.glob("*.safetensors"))
@@ -26,7 +26,7 @@ def is_open(job: str) -> bool:
 
 
 def opened_models(job: str, paths: tuple[Path, ...], appearances: tuple[str, ...]) -> tuple[LanguageModel, ...]:
-    """The models of a job; a process keeps those of the last one only."""
+    """The models of a job. A process keeps only those of the last job."""
     if job not in _opened:
         models = tuple(open_model(path) for path in paths)
         for model, expected in zip(models, appearances, strict=True):

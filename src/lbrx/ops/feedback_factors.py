@@ -1,8 +1,8 @@
 """Factors of Gram matrices for error feedback, for columns in the order in which they are rounded.
 
-What rounding takes away from a column is made up for by the columns behind it. So columns with large inputs come first:
-their errors matter most, and most columns are behind them. A format has scales of blocks, so that the columns of a
-block stay together, and within them those of a sub-block.
+Later columns compensate for the rounding error of a column. So columns with large inputs come first: their errors
+matter most, and most columns follow them. Formats have scales of blocks, so the columns of a block stay together, and
+within it those of a sub-block.
 """
 
 from __future__ import annotations

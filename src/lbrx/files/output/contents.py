@@ -100,7 +100,7 @@ class Contents:
     sources: tuple[FileHeader, ...] = ()
     directory: Path | None = None  # where tokenizer files of the model are
     warnings: tuple[str, ...] = ()  # what was lost on the way here
-    decoded_from: str | None = None  # the quantization that the weights had, unless models are published in it
+    decoded_from: str | None = None  # the quantization of the source, unless models are published in it
 
     @cached_property
     def by_name(self) -> dict[str, PlannedTensor]:

@@ -33,7 +33,7 @@ from lbrx.memory.limits import limited
 
 @contextmanager
 def calibrating(files: Iterable[Path], measuring: Measuring | None = None) -> Iterator[None]:
-    """Let one run at a time use what is measured beside outputs; others wait. ``files`` are stems of its names.
+    """Hold the locks of measurements beside outputs; other runs wait. ``files`` are the stems of their names.
 
     >>> import tempfile
     >>> with calibrating([Path(tempfile.mkdtemp()) / "model"]):
@@ -72,7 +72,7 @@ def cluster_address(options: RunKeywords) -> str | None:
 
 
 def files_of_one(source: Path, out: Path, options: QuantizeOptions) -> list[Path]:
-    """The stems of what is measured for one output. Outputs of different sizes share measurements of the model."""
+    """The stems of the measurements for one output. Outputs for different sizes share those of the model."""
     own = out.with_name(out.name.removesuffix(".gguf"))
     return [own, out.with_name(model_name(source))] if options.has_size else [own]
 
@@ -108,7 +108,7 @@ def texts_of_run(
     options: RunKeywords,
     measuring: Measuring | None,
 ) -> list[Path]:
-    """The texts to calibrate with; the model writes one itself if it is asked to."""
+    """The texts to calibrate with. For ``generated``, the model writes one."""
     with limited(options.get("threads"), options.get("memory")), computing_on(options.get("device"), None):
         return written_texts(Path(source), out, texts, measuring)
 

@@ -81,8 +81,8 @@ def encode_layers(
 ) -> Path:
     """Encode the matrices of all layers of a model, and the output matrix, for texts; returns the folder of the blocks.
 
-    ``quantization`` has the type of each tensor. Tensors that stay what they are, are left out.
-    ``encoder`` encodes matrices for which sums of inputs are known: on this machine, or on a cluster.
+    ``quantization`` has the type of each tensor. Unchanged tensors are left out.
+    ``encoder`` encodes matrices whose sums of inputs are known: on this machine, or on a cluster.
     """
     check_shrink(shrink)
     model, sources = before_coding(source, quantization)
@@ -180,9 +180,9 @@ class _Layers:
     # -- embedding and output ------------------------------------------------------------------------------------------
 
     def _encode_tied(self, output: Piece, progress: CountCallback | None) -> None:
-        """Encode an embedding that is the output matrix as well, for the last hidden states of the model.
+        """Encode an embedding that is also the output matrix, for the last hidden states of the model.
 
-        It comes first, so that the layers make up for the errors of the embedding.
+        It comes first, so that the layers compensate for the errors of the embedding.
         """
         layers = len(self._model.spec.layers)
 
@@ -199,7 +199,7 @@ class _Layers:
         self._encode([([output], self._inputs(gram, [output], frozenset(), None))])
 
     def _coded_embedding(self) -> Tensor | None:
-        """The embedding of the output, or None if it stays what it is."""
+        """The embedding of the output, or None if it is unchanged."""
         coded = self._wanted.embedding
         if coded is None or (coded.grouped is None and coded.choice.type_name == coded.source.type_name):
             return None
@@ -235,7 +235,7 @@ class _Layers:
     def _inputs(
         self, gram: DriftGram, pieces: Sequence[Piece], inner: frozenset[str], of_all: DriftGram | None
     ) -> Inputs:
-        """What is known of the inputs of matrices that have the same ones."""
+        """The inputs of matrices that share them."""
         if not (np.isfinite(gram.total).all() and np.isfinite(gram.drift).all()):
             raise UsageError(f"{self._model.path}: the inputs of {gram.names[0]!r} are not finite")
         if pieces[0].item is None:
@@ -245,7 +245,7 @@ class _Layers:
     def _encode_unused(
         self, number: int, missing: Mapping[str, Piece], inner: frozenset[str], of_all: DriftGram | None
     ) -> None:
-        """Encode the experts that no token was routed to, as far as others of their stacks were encoded."""
+        """Encode the experts that no token was routed to, if others of their stacks were encoded."""
         unused = [piece for piece in self._missing(missing.values()) if piece.item is not None]
         stacks = self._wanted.of_layer(number).values()
         used = {id(piece.coded) for piece in stacks if is_stored(self._folder, piece)}

@@ -1,4 +1,4 @@
-"""Encode a matrix with what is known of its inputs: blocks of GGUF, or integers in groups."""
+"""Encodes a matrix for its inputs: as blocks of GGUF, or as integers in groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Encoded: TypeAlias = GroupCodes | bytes
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What encoding needs of the inputs of a matrix: importance, factors of their Gram matrix, correction of drift."""
+    """The inputs of a matrix, for encoding: importances, factors of the Gram matrix, correction of drift."""
 
     importance: Floats
     factors: ColumnFactors
@@ -53,7 +53,7 @@ def encoded_piece(piece: Piece, known: Known) -> Encoded:
 
 
 def encoded_here(known: Iterable[tuple[Sequence[Piece], Known]]) -> Iterator[tuple[Piece, Encoded]]:
-    """Yield matrices and what they are encoded as, one after the other."""
+    """Encode matrices one after the other; yields each with its blocks or codes."""
     for pieces, inputs in known:
         for piece in pieces:
             yield piece, encoded_piece(piece, inputs)
@@ -61,7 +61,7 @@ def encoded_here(known: Iterable[tuple[Sequence[Piece], Known]]) -> Iterator[tup
 
 @contextmanager
 def piece_encoder(job: FeedbackJob, cluster: str | None, threads: int | None) -> Iterator[PieceEncoder]:
-    """What encodes matrices: this machine, or the cluster at an address."""
+    """A function that encodes matrices: on this machine, or on the cluster at an address."""
     if cluster is None:
         yield encoded_here
         return

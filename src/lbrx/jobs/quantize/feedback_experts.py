@@ -1,7 +1,7 @@
-"""What is known of the inputs of an expert, which sees few tokens of a text, or none.
+"""The inputs of an expert, which gets few tokens of a text, or none.
 
-For matrices that read what the router reads, all tokens of the text count a little. Columns of the others have no
-counterpart in other experts: the fewer tokens, the less the dependence between them counts.
+For matrices that read the same input as the router, all tokens of the text count a little. Columns of the others have
+no counterpart in other experts: the fewer tokens, the less the dependence between columns counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OTHER_TOKENS = 0.25  # for each column: as many tokens of the text count as inp
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What is known of the inputs of a matrix: sums, how far they are trusted, and the mean square of each column."""
+    """The inputs of a matrix: sums, how far to trust them, and the mean square of each column."""
 
     total: Floats
     drift: Floats | None
@@ -38,7 +38,7 @@ def known_inputs(gram: DriftGram, shrink: float, drift_share: float) -> Inputs:
 
 
 def expert_inputs(gram: DriftGram, of_all: DriftGram | None, shrink: float, drift_share: float) -> Inputs:
-    """The inputs of a matrix of an expert; ``of_all`` are those of the router, if the matrix reads the same.
+    """The inputs of a matrix of an expert; ``of_all`` are those of the router, if the matrix has the same input.
 
     >>> few, many = DriftGram(np.eye(2, dtype=np.float32), np.zeros((2, 2), np.float32), 1), DriftGram.of_size(2)
     >>> many.add(np.ones((10, 2), np.float32), None)
@@ -60,7 +60,7 @@ def expert_inputs(gram: DriftGram, of_all: DriftGram | None, shrink: float, drif
 
 
 def in_groups(pieces: Iterable[Piece], most_bytes: int) -> list[list[str]]:
-    """The names of matrices, in groups whose Gram matrices take so many bytes at most, or are those of one expert.
+    """The names of matrices, in groups. Gram matrices of a group take at most so many bytes, or are of one expert.
 
     Matrices that are not in a stack are in the first group.
     """
@@ -88,7 +88,7 @@ def _gram_bytes(pieces: Sequence[Piece]) -> int:
 
 
 def unused_warning(layer: int, unused: Sequence[int], count: int) -> str:
-    """A warning of experts that no token of the texts is routed to.
+    """A warning about experts that get no token of the texts.
 
     >>> unused_warning(3, [5], 8)
     'layer 3: 1 of 8 experts gets no token of the texts: 5'
