@@ -125,6 +125,18 @@ def _header_lines(statement: ast.stmt) -> tuple[int, int]:
     return statement.lineno, max(statement.lineno, last)
 
 
+def statement_start(source: str, line: int) -> int:
+    """The first line of the innermost statement that has this line.
+
+    >>> statement_start("if (a\\n    or b):\\n    c = 1\\n", 2)
+    1
+    """
+    statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    return max(
+        (each.lineno for each in statements if each.lineno <= line <= (each.end_lineno or each.lineno)), default=line
+    )
+
+
 def _of_statement(statement: ast.stmt) -> Iterator[_Change]:
     """Operator, node and its new text: of the statement itself and of the expressions that belong to it."""
     if isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], _LEAVING):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 
-from mutants.mutate import mutations
+from mutants.mutate import mutations, statement_start
 
 HERE = Path(__file__).parent
 # Folders in which a mistake loses data or changes numbers; each gives the same share of the sample.
@@ -65,8 +65,8 @@ def review(source: Path, table: Path = HERE / "review.json") -> list[Mutant]:
         before, after = entry["before"], entry["after"]
         if text.count(before) != 1:
             raise ValueError(f"{entry['file']}: {before!r} occurs {text.count(before)} times; expected once")
-        first = text[: text.index(before)].count("\n") + 1
-        last = first + before.count("\n")
+        line = text[: text.index(before)].count("\n") + 1
+        first, last = statement_start(text, line), line + before.count("\n")
         changed = text.replace(before, after)
         mutants.append(Mutant(entry["file"], "review", entry["gap"], before, after, first, last, changed))
     return mutants
