@@ -83,6 +83,27 @@ def test_a_second_run_waits_and_says_so(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_several_outputs_wait_for_a_run_that_makes_one_of_them(tmp_path: Path) -> None:
+    """Both keep blocks of error feedback in the same folder."""
+    text, out = text_file(tmp_path, "text.txt", 0), tmp_path / "outputs"
+    waits = threading.Event()
+
+    def measuring(_done: int, _total: int, name: str) -> None:
+        if name == "another run that calibrates":
+            waits.set()
+
+    def several() -> None:
+        quantize(BASE, out, ["q4_0"], calibrate=text, feedback=True, measuring=measuring)
+
+    thread = threading.Thread(target=several)
+    with calibrating([out / "base-Q4_0"]):
+        thread.start()
+        assert waits.wait(60)
+        assert not (out / ".base-Q4_0.gguf.feedback").exists()
+    thread.join()
+    assert sorted(path.name for path in out.glob("*.gguf")) == ["base-Q4_0.gguf", "base.imatrix.gguf"]
+
+
 @pytest.mark.parametrize(
     ("name", "known_as"), [("ct_int4", "compressed-tensors"), ("gptq_4", "GPTQ"), ("awq_4", "AWQ")]
 )

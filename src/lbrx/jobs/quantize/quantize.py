@@ -205,8 +205,10 @@ def _checked(job: Several, one: _One, options: RunKeywords) -> Iterator[Several]
     if one.texts is None:
         yield job
         return
-    _check_source(job.source, job.choices(job.out).values())
-    with calibrating([job.out, job.out / model_name(job.source)], one.measuring):
+    choices = job.choices(job.out)
+    _check_source(job.source, choices.values())
+    stems = [name.removesuffix(".gguf") for name in (model_name(job.source), *choices)]
+    with calibrating([job.out, *(job.out / stem for stem in stems)], one.measuring):
         texts = texts_of_run(job.source, job.out, one.texts, options, one.measuring)
         one.texts[:] = texts
         yield replace(job, texts=texts, feedback_identity=one.feedback_identity())
