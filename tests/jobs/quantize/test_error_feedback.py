@@ -215,3 +215,25 @@ def test_memory_does_not_grow_with_layers(tmp_path: Path, text: Path) -> None:
     blocks = list((tmp_path / ".a.gguf.feedback").glob("blk.1.*.blocks"))
     assert (len(in_use), len(blocks)) == (7, 7)
     assert min(in_use[5:]) - in_use[2] < sum(path.stat().st_size for path in blocks)  # of one layer; three were encoded
+
+
+def test_chunks_are_not_longer_than_the_context_of_the_model(tmp_path: Path) -> None:
+    """GPT-2 has a learned vector for each position, and no more of them."""
+    sizes = {"wte": (1024, 32), "wpe": (64, 32), "ln_f": (32,), "h.0.ln_1": (32,), "h.0.ln_2": (32,)}
+    sizes |= {"h.0.attn.c_attn": (32, 96), "h.0.attn.c_proj": (32, 32)}
+    sizes |= {"h.0.mlp.c_fc": (32, 128), "h.0.mlp.c_proj": (128, 32)}
+    tensors = {}
+    for name, shape in sizes.items():
+        tensors[f"transformer.{name}.weight"] = lbrx.normal(shape, seed=1, stream=name) * 0.1
+        if not name.startswith("w"):
+            tensors[f"transformer.{name}.bias"] = lbrx.normal(shape[-1:], seed=2, stream=name) * 0.1
+    folder = tmp_path / "gpt2"
+    shutil.copytree(demo_models().base, folder, ignore=shutil.ignore_patterns("model.safetensors", "config.json"))
+    lbrx.save(folder / "model.safetensors", tensors, {"format": "pt"})
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 1024, "n_positions": 64}
+    config |= {"n_embd": 32, "n_layer": 1, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
+    (folder / "config.json").write_text(json.dumps(config))
+    text = tmp_path / "text.txt"
+    text.write_text(calibration_text()[:2500])
+    quantize(folder, tmp_path / "out.gguf", "q4_0", calibrate=text, feedback=True)
+    assert lbrx.open(tmp_path / "out.gguf")["blk.0.ffn_up.weight"].type_name == "q4_0"

@@ -86,7 +86,8 @@ def encode_layers(
     """
     check_shrink(shrink)
     model, sources = before_coding(source, quantization)
-    chunks = calibration_chunks(model, open_tokenizer(source), texts, DEFAULT_CONTEXT, None)
+    context = min(DEFAULT_CONTEXT, model.spec.context_length)
+    chunks = calibration_chunks(model, open_tokenizer(source), texts, context, None)
     folder = _folder(source, out, chunks, shrink, quantization)
     wanted = Wanted(model, quantization)
     _Layers(model, sources, chunks, wanted, folder, shrink, encoder).encode(progress)
