@@ -11,8 +11,9 @@ import pytest
 
 import lbrx
 from lbrx.demo.models import demo_models
-from lbrx.errors import DTypeError, UsageError
+from lbrx.errors import DTypeError, FileError, UsageError
 from lbrx.jobs.imatrix.calibration import calibration_text
+from lbrx.jobs.imatrix.imatrix import combine, imatrix
 from lbrx.jobs.quantize import quantize
 from lbrx.jobs.quantize.calibration import calibrating
 
@@ -81,6 +82,24 @@ def test_a_second_run_waits_and_says_so(tmp_path: Path) -> None:
     thread.join()
     assert seen == ["another run that calibrates"]
     assert not list(tmp_path.iterdir())
+
+
+def test_importances_of_others_beside_the_output_are_kept(tmp_path: Path) -> None:
+    text, kept = text_file(tmp_path, "text.txt", 0), tmp_path / "model.imatrix.gguf"
+    imatrix(BASE, tmp_path / "first.gguf", text)
+    combine(kept, [tmp_path / "first.gguf", tmp_path / "first.gguf"])
+    before = kept.read_bytes()
+    with pytest.raises(FileError, match=r"model\.imatrix\.gguf: was not measured by lbrx for this model; move it"):
+        quantize(BASE, tmp_path / "model.gguf", "q4_0", calibrate=text)
+    assert kept.read_bytes() == before
+
+
+def test_texts_of_others_beside_the_output_are_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "model.generated.txt"
+    kept.write_text("notes")
+    with pytest.raises(FileError, match=r"model\.generated\.txt: was not written by lbrx for this model; move it"):
+        quantize(BASE, tmp_path / "model.gguf", "q4_0", calibrate="generated")
+    assert kept.read_text() == "notes"
 
 
 def test_several_outputs_wait_for_a_run_that_makes_one_of_them(tmp_path: Path) -> None:

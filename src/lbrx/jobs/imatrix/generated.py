@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from lbrx.base.atomic_write import write_atomically
+from lbrx.base.system import remove_file
+from lbrx.errors import FileError
 from lbrx.files.output.options import CountCallback
 from lbrx.files.output.plan import model_state
 from lbrx.jobs.imatrix.calibration import calibration_text
@@ -49,14 +51,25 @@ def generated_text(source: Path, out: Path, progress: CountCallback | None = Non
     identity_path = path.with_name(f".{path.name}.json")
     given = [arithmetic_version(), str(source.resolve()), model_state(source), _TEXTS, _TOKENS, _PROMPT_TOKENS]
     identity = hashlib.sha256(json.dumps(given).encode()).hexdigest()
-    try:
-        if path.exists() and json.loads(identity_path.read_text()) == identity:
+    known = _known(identity_path)
+    if path.exists():
+        if known is None:
+            raise FileError(f"{path}: was not written by lbrx for this model; move it, or give it with --calibrate")
+        if known == identity:
             return path
-    except (OSError, ValueError):
-        pass
-    write_atomically(path, _written(source, progress).encode(), sync=False)
-    write_atomically(identity_path, json.dumps(identity).encode(), sync=False)
+        remove_file(path)
+    written = _written(source, progress).encode()
+    write_atomically(identity_path, json.dumps(identity).encode())  # a text without it is not ours
+    write_atomically(path, written, sync=False)
     return path
+
+
+def _known(identity_path: Path) -> object:
+    """What a text that was written earlier depends on, or None."""
+    try:
+        return json.loads(identity_path.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _written(source: Path, progress: CountCallback | None) -> str:

@@ -137,7 +137,10 @@ def calibrated(
     texts = [Path(one) for one in ([text] if isinstance(text, str | os.PathLike) else text)]
     if path.exists():
         run = _Run(Path(model), path, texts, DEFAULT_CONTEXT, None, False)
-        if read_sums(path).identity == run.identity:
+        known = read_sums(path).identity
+        if not known:
+            raise FileError(f"{path}: was not measured by lbrx for this model; move it, or give it with --imatrix")
+        if known == run.identity:
             run.forget()  # a run that was killed may not have done it
             return path
     imatrix(model, path, texts, overwrite=True, progress=progress, cluster=cluster)
