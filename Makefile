@@ -2,7 +2,7 @@
 # make test   everything that has to hold before a change goes in
 # make parity the same work done by mergekit, transformers, llama.cpp and MLX, compared (installs torch, builds llama.cpp)
 # make fuzz   ten minutes of changed files for every reader (SECONDS=600 SEED=1 TARGETS="config gguf")
-# make mutants small mistakes in the sources, one at a time: does a test fail? (20 minutes the first time, then 12)
+# make mutants small mistakes in the sources, one at a time: does a test fail? (20 minutes the first time, then 6)
 # make soak   half an hour of random jobs, killed, limited and side by side (SOAK="--minutes 5 --seed 2")
 # make faults every system call of twenty commands fails, and the power at every point (5 minutes)
 # make apple  instructions of all kernels compiled for Apple's processors, counted in an emulator (10 minutes)
