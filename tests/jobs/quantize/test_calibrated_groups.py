@@ -14,9 +14,10 @@ from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, UsageError
 from lbrx.jobs.imatrix.calibration import calibration_text
 from lbrx.jobs.quantize import quantize
-from lbrx.jobs.quantize.group_codes import finite_rows
+from lbrx.jobs.quantize.group_codes import finite_rows, store, store_joined, stored_group_values
 from lbrx.jobs.quantize.options import parse_options
 from lbrx.jobs.score.score import score
+from lbrx.ops.group_feedback import GroupCodes
 
 HELD_OUT = (
     "And the LORD spake unto Moses, saying, Speak unto the children of Israel, and say unto them, When a man or woman "
@@ -126,3 +127,27 @@ def test_values_that_are_not_finite_have_no_codes() -> None:
     values[3, 5] = np.inf
     with pytest.raises(UsageError, match="tensor 'w' has values that are not finite"):
         list(finite_rows("w", lbrx.tensor(values)))
+
+
+def test_codes_in_files_are_joined_and_read_as_expressions(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    pieces = [
+        GroupCodes(
+            random.integers(0, 16, (rows, 96)).astype(np.uint8),
+            random.normal(size=(rows, 3)).astype(np.float32),
+            random.normal(size=(rows, 3)).astype(np.float32),
+        )
+        for rows in (70, 1, 9)
+    ]
+    paths = [tmp_path / f"{number}.safetensors" for number in range(3)]
+    for path, piece in zip(paths, pieces, strict=True):
+        store(path, piece)
+    store_joined(tmp_path / "all.safetensors", paths)
+    expected = np.concatenate([piece.values() for piece in pieces])
+    whole, some = (stored_group_values(tmp_path, "all", rows) for rows in (slice(None), slice(69, 72)))
+    assert whole is not None
+    assert some is not None
+    assert whole.storage is some.storage is None  # nothing is in memory
+    np.testing.assert_array_equal(whole.numpy(), expected)
+    np.testing.assert_array_equal(some.numpy(), expected[69:72])
+    assert stored_group_values(tmp_path, "none") is None

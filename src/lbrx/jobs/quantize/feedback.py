@@ -209,7 +209,9 @@ class _Layers:
             ones = np.ones(piece.columns, np.float32)
             store_piece(self._folder, piece, encode_rows(piece.label, piece.values(), coded.grouped.spec, ones))
         stored = stored_values(self._folder, coded)
-        return coded.parts[0].make().realize() if stored is None else stored
+        if stored is None:
+            return coded.parts[0].make().realize()
+        return stored if coded.grouped is None else stored.realize()  # rows of an expression take long to look up
 
     # -- layers --------------------------------------------------------------------------------------------------------
 

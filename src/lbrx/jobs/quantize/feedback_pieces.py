@@ -18,7 +18,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import remove_file
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.quantize.coded import CodedTensor
-from lbrx.jobs.quantize.group_codes import codes_path, store, store_joined, stored_codes
+from lbrx.jobs.quantize.group_codes import codes_path, store, store_joined, stored_group_values
 from lbrx.models.architectures.mlx_experts import mlx_weights
 from lbrx.models.inference.experts import ExpertWeights
 from lbrx.models.inference.watching import matrices_of
@@ -27,7 +27,6 @@ from lbrx.ops.group_feedback import GroupCodes
 from lbrx.tensors.coded import stored_expr
 from lbrx.tensors.storage import MmapStorage
 from lbrx.tensors.tensor import Tensor
-from lbrx.tensors.tensor import tensor as tensor_of
 
 _GGUF_STACK = re.compile(r"_exps\.weight$")
 _WARNINGS_NAME = "warnings.json"
@@ -118,9 +117,9 @@ def stored_values(folder: Path, coded: CodedTensor, item: int | None = None) -> 
     if coded.grouped is None:
         blocks = stored_blocks(folder, coded.source, coded.choice.type_name)
         return blocks if blocks is None or item is None else blocks.dequantize()[item]
-    rows = None if item is None else slice(item * coded.source.shape[-2], (item + 1) * coded.source.shape[-2])
-    codes = stored_codes(folder, coded.source.name, rows)
-    return None if codes is None else tensor_of(codes.values())
+    rows = coded.source.shape[-2]
+    own = slice(None) if item is None else slice(item * rows, (item + 1) * rows)
+    return stored_group_values(folder, coded.source.name, own)
 
 
 def is_stored(folder: Path, piece: Piece) -> bool:

@@ -152,14 +152,25 @@ def codes_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.safetensors"
 
 
-def stored_codes(folder: Path, name: str, rows: slice | None = None) -> GroupCodes | None:
-    """The codes of a weight in a folder, or of some of its rows, or None."""
+def stored_codes(folder: Path, name: str) -> GroupCodes | None:
+    """The codes of a weight in a folder, or None."""
     path = codes_path(folder, name)
     if not path.exists():
         return None
     stored = opening.open(path)
-    parts = (stored[part] if rows is None else stored[part][rows] for part in GroupCodes.__slots__)
-    return GroupCodes(*(part.numpy() for part in parts))
+    return GroupCodes(*(stored[part].numpy() for part in GroupCodes.__slots__))
+
+
+def stored_group_values(folder: Path, name: str, rows: slice = slice(None)) -> Tensor | None:
+    """The values of some rows of a weight in a folder, as an expression of its file, or None."""
+    path = codes_path(folder, name)
+    if not path.exists():
+        return None
+    stored = opening.open(path)
+    codes, lows, steps = (stored[part][rows] for part in GroupCodes.__slots__)
+    count, columns = codes.shape
+    grouped = codes.reshape(count, lows.shape[1], -1).to("f32")
+    return (lows.reshape(count, -1, 1) + grouped * steps.reshape(count, -1, 1)).reshape(count, columns)
 
 
 def store(path: Path, codes: GroupCodes) -> None:
