@@ -78,7 +78,7 @@ def test_importances_of_experts(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_encodes_only_the_rest(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import lbrx.jobs.quantize.feedback_pieces as module
+    import lbrx.jobs.quantize.feedback as module
 
     original, calls = module.store_piece, []
 
