@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m arm64", description=__doc__)
     parser.add_argument("--no-tests", action="store_true", help="compare digests only")
     parser.add_argument("--no-digests", action="store_true", help="run tests only")
+    parser.add_argument("--cases", type=int, default=3, help="parameter sets of each test (3); 0: all")
     parser.add_argument("tests", nargs="*", default=list(TESTS), help="folders and files of tests")
     options = parser.parse_args(arguments)
     machine, started = Machine(), time.monotonic()
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failed |= not _compare(machine)
         if not options.no_tests:
             command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), "--dist", "worksteal"]
-            failed |= machine.run([*command, *options.tests]).returncode != 0
+            sampling = ["-p", "arm64.sampling", f"--cases={options.cases}"]
+            failed |= machine.run([*command, *sampling, *options.tests]).returncode != 0
     print(f"{(time.monotonic() - started) / 60:.0f} minutes")
     return int(failed)
 

@@ -9,6 +9,7 @@ import pytest
 from arm64.__main__ import table, unexpected
 from arm64.compiler import request, running
 from arm64.differences import EXPECTED
+from arm64.sampling import chosen
 
 FINITE = "lbrx.devices.cpu.kernels.finite"
 ELF_MACHINE_AARCH64 = 183
@@ -32,3 +33,10 @@ def test_only_listed_differences_are_accepted() -> None:
     assert unexpected(here, there) == ["b", "c"]
     assert unexpected({listed: "3"}, {listed: "5"}) == []
     assert table(here, there).startswith("1 of 4 results have equal bytes.")
+
+
+def test_each_test_keeps_some_parameter_sets_whatever_their_order() -> None:
+    names = [f"{test}[{number}]" for test in ("a.py::test_x", "b.py::test_x") for number in range(9)]
+    kept = chosen([*names, "a.py::test_y"], 3)
+    assert [name.partition("[")[0] for name in kept] == ["a.py::test_x"] * 3 + ["b.py::test_x"] * 3 + ["a.py::test_y"]
+    assert sorted(chosen(names[::-1], 3)) == sorted(kept[:-1])
