@@ -124,7 +124,7 @@ def using(
     settings.chunk_elements = chunk_elements or settings.chunk_elements
     settings.device = device or settings.device
     settings.raw = settings.raw if raw is None else raw
-    settings.activation_bits = activation_bits or settings.activation_bits
+    settings.activation_bits = int(activation_bits or settings.activation_bits)  # files keep it as it is written
     try:
         yield settings
     finally:

@@ -148,6 +148,17 @@ def test_products_that_are_no_activations_are_not_coded(type_name: str) -> None:
         np.testing.assert_array_equal(matmul(x, weight, transpose_b=True), expected)
 
 
+@pytest.mark.parametrize("bits", [np.int64(8), 8.0])
+def test_the_setting_is_a_plain_integer_in_files(bits: int) -> None:
+    from lbrx.settings import arithmetic_version
+
+    with lbrx.using(activation_bits=8):
+        expected = arithmetic_version()
+    with lbrx.using(activation_bits=bits) as current:
+        assert type(current.activation_bits) is int
+        assert arithmetic_version() == expected
+
+
 def test_the_setting_is_restored_and_checked() -> None:
     from lbrx.settings import settings
 
