@@ -290,3 +290,18 @@ def test_the_command_prints_a_table(
     assert " 0 B memory" not in again.out
     refused = lbrx_command(capsys, "quantize", "prose", "b.gguf", "--to", "q4_0", "--score", "held_out.txt")
     assert "several outputs need a directory" in refused.err
+
+
+def test_the_card_does_not_compare_precisions_of_activations(tmp_path: Path) -> None:
+    base, text, out = demo_models().base, tmp_path / "text.txt", tmp_path / "outputs"
+    text.write_text("In the beginning God created the heaven and the earth. And the earth was without form, and void.")
+    with lbrx.using(activation_bits=8):
+        lbrx.quantize(base, out, ["q8_0"], score=text)
+    card = (out / "README.md").read_text()
+    assert "tokens of `text.txt`, with activations of 8 bits. " in card
+    lbrx.quantize(base, out, ["q4_0"], score=text)
+    card = (out / "README.md").read_text()
+    rows = {line.split("`")[1]: line for line in card.splitlines() if line.startswith("| `")}
+    assert rows["base-Q8_0.gguf"].endswith("|  |  |  |")
+    assert "(" in rows["base-Q4_0.gguf"]
+    assert "tokens of `text.txt`. " in card

@@ -13,6 +13,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import format_bytes
 from lbrx.jobs.score.records import Score
 from lbrx.jobs.score.statistics import Estimate
+from lbrx.settings import settings
 from lbrx.version import __version__
 
 RECORD_NAME = "quantized.json"
@@ -32,6 +33,7 @@ class Quality:
     source_perplexity: _Interval
     text_name: str = ""
     text_digest: str = ""
+    activation_bits: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,10 @@ def is_there(directory: Path, output: Output) -> bool:
 
 
 def comparable(outputs: Sequence[Output], name: str) -> list[Output]:
-    """The outputs without figures of other texts than that of the output ``name``, or else of the first."""
-    digests = {each.name: each.quality.text_digest for each in outputs if each.quality is not None}
-    wanted = digests.get(name, next(iter(digests.values()), None))
-    return [each if digests.get(each.name) == wanted else replace(each, quality=None) for each in outputs]
+    """The outputs without figures of other texts and precisions than those of ``name``, or else of the first."""
+    known = {each.name: (each.quality.text_digest, each.quality.activation_bits) for each in outputs if each.quality}
+    wanted = known.get(name, next(iter(known.values()), None))
+    return [each if known.get(each.name) == wanted else replace(each, quality=None) for each in outputs]
 
 
 def quality_of(identity: str, scored: Score, reference: Score, text_name: str, text_digest: str) -> Quality:
@@ -97,6 +99,7 @@ def quality_of(identity: str, scored: Score, reference: Score, text_name: str, t
         _triple(reference.perplexity_interval),
         text_name,
         text_digest,
+        settings.activation_bits,
     )
 
 
@@ -124,8 +127,9 @@ def card_text(head: bytes, model: str, outputs: Sequence[Output], has_picture: b
 
 def _explanation(quality: Quality) -> str:
     source = _with_interval(quality.source_perplexity, ".5g")
+    precision = "" if quality.activation_bits == 16 else f", with activations of {quality.activation_bits} bits"
     return (
-        f"Measured on {quality.tokens:,} tokens of `{quality.text_name}`. "
+        f"Measured on {quality.tokens:,} tokens of `{quality.text_name}`{precision}. "
         f"The unquantized model has a perplexity of {source}. "
         "The KL divergence is that of the predictions from those of the unquantized model, in nats per token: lower is "
         "better, and 0 is no difference. Ranges are 95 % confidence intervals."
