@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lbrx.files.remote.filesystem import _options, forget_listings
+from lbrx.errors import FileError
+from lbrx.files.remote.filesystem import _options, forget_listings, state_of
 from lbrx.files.remote.paths import SCHEMES, RemotePath, as_path, is_remote
 
 
@@ -49,3 +51,13 @@ def test_timeouts_of_buckets() -> None:
     settings = _options("s3", 5.0)["config_kwargs"]
     assert (settings["connect_timeout"], settings["read_timeout"]) == (5.0, 5.0)
     assert _options("memory", 5.0) == {}
+
+
+@pytest.mark.parametrize("described", [{}, {"type": None, "size": 3}, "file"])
+def test_a_service_that_does_not_say_what_a_path_is(described: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = SimpleNamespace(info=lambda _url: described)
+    monkeypatch.setattr("lbrx.files.remote.filesystem.filesystem", lambda _scheme: remote)
+    path = as_path("s3://bucket/model.safetensors")
+    assert isinstance(path, RemotePath)
+    with pytest.raises(FileError, match="expected a type and a size"):
+        state_of(path)

@@ -105,7 +105,10 @@ def paired_nibbles(raw: Bytes, run: int) -> Bytes:
 
 
 def _nibbles_after(scales_bytes: int, run: int = 16) -> Codes:
-    return lambda raw: paired_nibbles(raw[:, scales_bytes:], run)
+    def codes(raw: Bytes) -> Bytes:
+        return paired_nibbles(raw[:, scales_bytes:], run)
+
+    return codes
 
 
 def _centred(zero_code: int) -> Scales:
