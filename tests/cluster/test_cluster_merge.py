@@ -120,7 +120,9 @@ def test_a_node_that_dies_loses_only_its_unfinished_tasks(folder: Path, ray_clus
     for other in others:
         strategy = NodeAffinitySchedulingStrategy(other, soft=False)
         ray.remote(num_cpus=1, scheduling_strategy=strategy)(stay_busy).remote(f"busy-{other}")
+    latest = time.monotonic() + 120
     while not all((folder / f"busy-{other}").exists() for other in others):
+        assert time.monotonic() < latest, "a node runs no tasks"
         time.sleep(0.02)
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
