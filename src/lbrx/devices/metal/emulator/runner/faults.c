@@ -96,7 +96,8 @@ void faults_begin(void) {
   timed_out = 0;
   kernel_thread = pthread_self();
   inside_kernel = 1;
-  watching = request->timeout_ms && pthread_create(&watchdog, 0, watch, 0) == 0;
+  watching = request->timeout_ms > 0;  // before the thread begins, which reads it
+  if (watching && pthread_create(&watchdog, 0, watch, 0) != 0) watching = 0;
 }
 
 void faults_end(void) {
