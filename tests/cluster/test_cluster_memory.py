@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pytest
 from test_cluster_merge import CUSTOM_RECIPE, METHODS, local, on_cluster, weights
 
@@ -66,6 +69,25 @@ def merged(models, base=None):
 """
 
 
+@pytest.fixture
+def fresh_workers(ray_cluster: Any) -> Iterator[None]:
+    """Workers whose heap no earlier test has used. They end with the test, and their limits with them."""
+    assert ray_cluster
+    end_workers()
+    yield
+    end_workers()
+
+
+def end_workers() -> None:
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            title = (process.cmdline() or [""])[0]
+            if title.startswith("ray::") and not title.endswith("Agent"):
+                process.kill()
+                process.wait(30)
+    time.sleep(1)  # until the nodes know
+
+
 def prepare_limited(folder: Path, action: str, vocabulary: int = 16) -> None:
     """Models, what a local merge makes of them, and then a method that does something to its worker."""
     for seed, name in enumerate(("a", "b")):
@@ -77,7 +99,7 @@ def prepare_limited(folder: Path, action: str, vocabulary: int = 16) -> None:
 
 
 @limits_hold
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("fresh_workers")
 def test_a_worker_that_runs_out_of_memory_does_not_end_the_run(folder: Path) -> None:
     """The worker takes memory until the system refuses more."""
     prepare_limited(folder, "if not Path('full').exists(): Path('full').touch(); take_all()")
@@ -89,7 +111,7 @@ def test_a_worker_that_runs_out_of_memory_does_not_end_the_run(folder: Path) -> 
 
 
 @limits_hold
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("fresh_workers")
 def test_a_merge_without_room_for_its_buffers_is_done_again(folder: Path) -> None:
     """The merge itself is refused what it needs: the limit holds for one tensor, and is lifted afterwards."""
     large = "name in ('model.embed_tokens.weight', 'lm_head.weight')"
@@ -104,7 +126,7 @@ def test_a_merge_without_room_for_its_buffers_is_done_again(folder: Path) -> Non
 
 
 @limits_hold
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("fresh_workers")
 def test_running_out_of_memory_three_times_stops_the_run_and_keeps_what_is_done(folder: Path) -> None:
     action = (
         "if name == 'model.norm.weight' and not Path('fixed').exists():\n"

@@ -51,8 +51,8 @@ def test_converting_and_quantizing(models: tuple[Path, Path], tmp_path: Path) ->
     for number, model in enumerate(models):
         lbrx.convert(model, tmp_path / f"{number}.gguf")
         lbrx.convert(model, tmp_path / f"{number}-hf", type="f16")
-        lbrx.quantize(model, tmp_path / f"{number}-q4.gguf", to="q4_k_m")
-        lbrx.quantize(model, tmp_path / f"{number}-mlx", to="mlx_4")
+        lbrx.quantize(model, tmp_path / f"{number}-q4.gguf", to="q4_k_m", allow_requantize=True)
+        lbrx.quantize(model, tmp_path / f"{number}-mlx", to="mlx_4", allow_requantize=True)
     for name in (".gguf", "-hf", "-q4.gguf", "-mlx"):
         assert_same_tensors(tmp_path / f"0{name}", tmp_path / f"1{name}")
     assert "quantization_config" not in json.loads((tmp_path / "0-hf" / "config.json").read_text())

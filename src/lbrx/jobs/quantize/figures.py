@@ -6,15 +6,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lbrx.base.atomic_write import write_atomically
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import format_bytes
-from lbrx.jobs.score.records import Score
-from lbrx.jobs.score.statistics import Estimate
 from lbrx.settings import settings
 from lbrx.version import __version__
+
+if TYPE_CHECKING:
+    from lbrx.jobs.score.records import Score
+    from lbrx.jobs.score.statistics import Estimate
 
 RECORD_NAME = "quantized.json"
 PICTURE_NAME = "size_against_divergence.png"
