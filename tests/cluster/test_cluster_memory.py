@@ -89,12 +89,16 @@ def end_workers() -> None:
 
 
 def prepare_limited(folder: Path, action: str, vocabulary: int = 16) -> None:
-    """Models, what a local merge makes of them, and then a method that does something to its worker."""
+    """Models, what a local merge makes of them, and then a method that does something to its worker.
+
+    A merge on the cluster comes first: Ray ends a worker that is refused memory in its first task.
+    """
     for seed, name in enumerate(("a", "b")):
         make_llama(folder / name, seed, vocabulary=vocabulary)
     (folder / "recipe.yml").write_text(CUSTOM_RECIPE)
     (folder / "custom.py").write_text(METHOD.format(action="pass"))
     local("local")
+    on_cluster("warm")
     (folder / "custom.py").write_text(METHOD.format(action=action))
 
 
