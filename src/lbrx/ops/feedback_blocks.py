@@ -74,7 +74,7 @@ def encode_searched(values: Floats, type_name: str, factors: ColumnFactors) -> B
 
 
 def _in_place(found: npt.NDArray[Any], places: Order) -> npt.NDArray[Any]:
-    """What was found for columns or blocks in another order, as [rows, columns or blocks]."""
+    """Results of columns or blocks in another order, as [rows, columns or blocks]."""
     result = np.empty_like(found)
     result[places] = found
     return result.T

@@ -28,6 +28,7 @@ def tiny_model(folder: Path, **changes: Any) -> LanguageModel:
 
 @pytest.mark.parametrize(("limit", "is_kept"), [("1GiB", True), ("1KiB", False)])
 def test_weights_stay_mapped_while_the_model_exists_if_they_fit(tmp_path: Path, limit: str, is_kept: bool) -> None:
+    gc.collect()  # models of earlier tests
     usual, before = budget().limit_bytes, resident_window.limit_bytes
     path = write_tiny(tmp_path, (config := tiny_config("llama")), tiny_arrays(config))
     set_budget(limit)

@@ -65,7 +65,7 @@ def generated_text(source: Path, out: Path, progress: CountCallback | None = Non
 
 
 def _known(identity_path: Path) -> object:
-    """What a text that was written earlier depends on, or None."""
+    """The identity of a text from an earlier run, or None."""
     try:
         return json.loads(identity_path.read_text())
     except (OSError, ValueError):

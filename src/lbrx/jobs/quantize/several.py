@@ -134,7 +134,7 @@ class SeveralPlan:
 
 
 def plan_several(job: Several, plan: Planning, measuring: Measuring | None, options: RunKeywords) -> SeveralPlan:
-    """What `write_several` would do; raises for what it would raise for before it writes."""
+    """What `write_several` would do; raises the errors that it raises before it writes."""
     run = _planned(job, plan, measuring, options)
     return SeveralPlan(run.plans, run.complete, run.check())
 
